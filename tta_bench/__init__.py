@@ -1,0 +1,1 @@
+"""tta_bench: a PyTorch Lightning benchmark for continual test-time adaptation."""

@@ -1,0 +1,14 @@
+"""Test-time adaptation methods: one paper, one file. A new method is one file and one line here."""
+
+from tta_bench.methods.base import TTAMethod
+from tta_bench.methods.dpcore import DPCore
+from tta_bench.methods.source import Source
+from tta_bench.methods.tent import Tent
+
+METHODS: dict[str, type[TTAMethod]] = {
+    "source": Source,
+    "tent": Tent,
+    "dpcore": DPCore,
+}
+
+__all__ = ["METHODS", "DPCore", "Source", "TTAMethod", "Tent"]

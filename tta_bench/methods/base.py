@@ -1,0 +1,238 @@
+"""The contract between a test-time adaptation method and everything around it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any, ClassVar, final
+
+import lightning.pytorch as L
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from tta_bench.models.backbone import Backbone
+from tta_bench.types import OutputKind, PredictionTiming, SourceNeed, StepOutput, StreamBatch
+
+
+class TTAMethod(L.LightningModule, ABC):
+    """Adapts a source model online, batch by batch, from unlabeled images only.
+
+    A subclass writes ``forward_and_adapt`` and, where it needs them, ``configure_adaptation``,
+    ``configure_optimizers``, ``measure_source`` and ``diagnostics``. It reaches the network only through
+    ``self.backbone`` and steps only through ``self.update`` or ``self.backward``; that is what makes counting,
+    several devices and resuming possible without a line in a method. It never sees labels, domains or the future.
+
+    What the stream changes is a trainable parameter, a state declared by ``add_state``, the optimizer, or
+    ``self.rng``; anything else would survive ``reset`` and be lost by a checkpoint.
+
+    Args:
+        backbone: The source model.
+        seed: Seed of ``rng`` (draws during the stream) and ``setup_rng`` (draws while setting up).
+    """
+
+    prediction_timing: ClassVar[PredictionTiming]
+    output_kind: ClassVar[OutputKind] = OutputKind.LOGITS
+    source_need: ClassVar[SourceNeed] = SourceNeed.NOTHING
+    source_settings: ClassVar[tuple[str, ...]] = ()  # hyper-parameters that measure_source depends on
+    paper: ClassVar[str] = ""
+
+    def __init__(self, backbone: Backbone, *, seed: int = 0) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.backbone = backbone
+        self.optimizer: Optimizer | None = None
+        self.source_ready = False
+        self.rng = torch.Generator().manual_seed(seed)
+        self.setup_rng = torch.Generator().manual_seed(seed)
+        self._seed = seed
+        self._stream_states: dict[str, Tensor] = {}  # name -> value after reset()
+        self._source_states: list[str] = []
+        self._initial: dict[str, Tensor] | None = None
+        self._resumed_optimizer: dict[str, Any] | None = None
+
+    # ---- what a method writes ----------------------------------------------------------------------------
+
+    @abstractmethod
+    def forward_and_adapt(self, images: Tensor) -> Tensor:
+        """Predict a batch and learn from it: images (B, C, H, W) in [0, 1] -> scores (B, K)."""
+
+    def configure_adaptation(self) -> None:  # noqa: B027 (an optional hook)
+        """Choose what is trainable and declare extra parameters and states. Called once, before the stream."""
+
+    def configure_optimizers(self) -> Optimizer | None:
+        """Return a fresh optimizer, or None for a method without gradient steps."""
+        return None
+
+    def measure_source(self, loader: Iterable[Any]) -> None:
+        """Fill the source states. Only for methods whose ``source_need`` is not NOTHING.
+
+        Args:
+            loader: Batches of images (B, C, H, W) in [0, 1], or pairs of images and labels (B,) if labels are needed.
+        """
+        raise TypeError(f"{type(self).__name__} needs nothing of the source domain")
+
+    def diagnostics(self) -> dict[str, float]:
+        """Numbers to log after each batch; always the same keys, e.g. ``{"coreset_size": 4.0}``."""
+        return {}
+
+    # ---- what a method calls -----------------------------------------------------------------------------
+
+    def add_state(self, name: str, default: Tensor, *, source: bool = False) -> None:
+        """Declare a tensor that follows the device and is saved; ``reset`` restores it unless ``source``."""
+        self.register_buffer(name, default.detach().clone())
+        if source:
+            self._source_states.append(name)
+        else:
+            self._stream_states[name] = default.detach().clone()
+
+    def update(self, loss: Tensor) -> None:
+        """One optimizer step on ``loss``."""
+        assert self.optimizer is not None, f"{type(self).__name__}.configure_optimizers() returned no optimizer"
+        self.optimizer.zero_grad(set_to_none=True)
+        self.backward(loss)
+        self.optimizer.step()
+
+    def backward(self, loss: Tensor) -> None:  # type: ignore[override]  # Lightning's hook is for fit, which is not used
+        """Accumulate the gradients of ``loss``, for methods that step by hand (e.g. twice, as SAM does)."""
+        loss.backward()
+
+    def restart_optimizer(self) -> None:
+        """Forget the optimizer's moments."""
+        self.optimizer = self.configure_optimizers()
+
+    def require_source(self) -> None:
+        """Refuse to go on without the source's statistics.
+
+        Raises:
+            RuntimeError: If neither ``fit_source`` nor a cached source state came first.
+        """
+        if not self.source_ready:
+            raise RuntimeError(f"{type(self).__name__} needs the source: call fit_source(loader) before the stream")
+
+    # ---- what everybody else calls -----------------------------------------------------------------------
+
+    @final
+    def configure_model(self) -> None:
+        """Set up once: freeze, declare, remember the initial values. Lightning calls it before a stream."""
+        if self._initial is not None:
+            return
+        self.eval()
+        self.configure_adaptation()
+        self._initial = {name: value.clone() for name, value in self._changeable().items()}
+        self.restart_optimizer()
+
+    @final
+    def fit_source(self, loader: Iterable[Any]) -> None:
+        """Measure the source domain, before the stream. The loader is described at ``measure_source``."""
+        self.configure_model()
+        self.measure_source(loader)
+        self.source_ready = True
+
+    @final
+    def reset(self) -> None:
+        """Forget the stream: afterwards the method behaves as a newly built one. Source states are kept."""
+        assert self._initial is not None, "call configure_model() first"
+        current = self._changeable()
+        for name, value in self._initial.items():
+            current[name].copy_(value)
+        for name, default in self._stream_states.items():
+            setattr(self, name, default.to(getattr(self, name), copy=True))
+        self.rng.manual_seed(self._seed)
+        self.restart_optimizer()
+
+    def _changeable(self) -> dict[str, Tensor]:
+        """What the stream may change besides the declared states: trainable parameters and the buffers."""
+        declared = {*self._stream_states, *self._source_states}
+        parameters = {name: p.data for name, p in self.named_parameters() if p.requires_grad}
+        return parameters | {name: b for name, b in self.named_buffers() if name not in declared}
+
+    @final
+    def adaptation_state(self) -> dict[str, Any]:
+        """All that ``load_adaptation_state`` needs to go on from here: tensors, numbers and strings only."""
+        declared = [*self._stream_states, *self._source_states]
+        return {
+            "tensors": self._changeable() | {name: getattr(self, name) for name in declared},
+            "optimizer": self.optimizer.state_dict() if self.optimizer else None,
+            "rng": self.rng.get_state(),
+            "source_ready": self.source_ready,
+        }
+
+    @final
+    def load_adaptation_state(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state; states may have grown since."""
+        self.configure_model()
+        current = self._changeable()
+        for name, value in state["tensors"].items():
+            if name in current:
+                current[name].copy_(value)
+            else:
+                setattr(self, name, value.to(self.device, copy=True))
+        self.rng.set_state(state["rng"].cpu())
+        self.source_ready = state["source_ready"]
+        self.restart_optimizer()
+        if self.optimizer is not None:
+            self.optimizer.load_state_dict(state["optimizer"])
+
+    @final
+    def source_state(self) -> dict[str, Tensor]:
+        """What ``fit_source`` measured, to be cached."""
+        return {name: getattr(self, name) for name in self._source_states}
+
+    @final
+    def load_source_state(self, state: dict[str, Tensor]) -> None:
+        """Take back what ``source_state`` gave."""
+        for name in self._source_states:
+            setattr(self, name, state[name].to(self.device, copy=True))
+        self.source_ready = True
+
+    def trainable_parameters(self) -> int:
+        """Number of scalars that the optimizer holds."""
+        return sum(p.numel() for p in self.parameters() if p.requires_grad)
+
+    def extra_parameters(self) -> int:
+        """Number of scalars added to the source model."""
+        return sum(p.numel() for p in self.parameters()) - sum(p.numel() for p in self.backbone.parameters())
+
+    # ---- Lightning hooks, in the order in which they are called -------------------------------------------
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Replace Lightning's state dict by ours: the frozen source weights are not part of a run's state."""
+        checkpoint["state_dict"] = {}
+        checkpoint["adaptation"] = self.adaptation_state()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Restore everything but the optimizer, which must wait until the module is on its device."""
+        self.load_adaptation_state(checkpoint["adaptation"])
+        checkpoint["state_dict"] = self.state_dict()  # what Lightning loads next: itself
+        self._resumed_optimizer = checkpoint["adaptation"]["optimizer"] or {}
+
+    @final
+    def on_test_start(self) -> None:
+        """Start the stream: check the trainer, fit the source if nobody did, and forget earlier streams."""
+        if torch.is_inference_mode_enabled():
+            raise RuntimeError("adaptation needs gradients while testing: build the Trainer with inference_mode=False")
+        if self.trainer.world_size > 1:
+            raise RuntimeError("one stream on several devices is not supported yet: build the Trainer with devices=1")
+        if self.source_need is not SourceNeed.NOTHING and not self.source_ready:
+            self.fit_source(self.trainer.datamodule.source_dataloader(self.source_need))  # type: ignore[attr-defined]
+        if self._resumed_optimizer is None:
+            self.reset()
+            return
+        self.restart_optimizer()
+        if self.optimizer is not None:
+            self.optimizer.load_state_dict(self._resumed_optimizer)
+        self._resumed_optimizer = None
+
+    @final
+    def test_step(self, batch: StreamBatch, batch_idx: int) -> StepOutput:
+        """Adapt to one batch. Labels and domains stop here.
+
+        Raises:
+            FloatingPointError: If a score is not finite; its argmax would be scored as a class, not noticed.
+        """
+        with torch.enable_grad():
+            scores = self.forward_and_adapt(batch.images).detach()
+        if not torch.isfinite(scores).all():
+            raise FloatingPointError(f"{type(self).__name__} returned a score that is not finite at step {batch.step}")
+        return StepOutput(scores)

@@ -1,0 +1,205 @@
+"""DPCore: dynamic prompt coreset for continual test-time adaptation (Zhang et al., ICML 2025)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
+
+from tta_bench.functional import Statistics, batch_statistics, softmax_entropy, statistics_distance
+from tta_bench.methods.base import TTAMethod
+from tta_bench.models.backbone import Backbone
+from tta_bench.types import PredictionTiming, SourceNeed
+
+DIAGNOSTICS = ("distance_raw", "distance_weighted", "distance_floor", "is_new_domain")
+
+
+class DPCore(TTAMethod):
+    """Learn a visual prompt for each new kind of domain, and reuse and refine it when that kind returns.
+
+    B images, D feature width, L prompt tokens, K coreset elements. Defaults are the paper's text; the
+    configuration ``dpcore_official`` sets what the released code does instead.
+
+    Args:
+        backbone: The source model; must take prompts.
+        prompt_length: L.
+        lr: Learning rate of AdamW. Paper 0.01; the released code hard-codes 0.1.
+        rho: A batch is of a known domain if the weighted prompt brings its distance to at most this share.
+        tau: Temperature of the weights (Eq. 7); 3.0 in the released configuration, no value in the text.
+        alpha: Share of the new value in a coreset update (Eq. 8).
+        steps_new: Updates of a prompt that is learned from scratch.
+        coreset_stats: What Eq. 8 writes back: the ``raw`` statistics of the batch (paper) or those under the
+            weighted prompt, ``prompted`` (released code).
+        prompt_init: Distribution of a prompt before it is learned: ``gaussian`` (paper) or ``uniform`` (released
+            code), with the same standard deviation. One draw serves every new element.
+        source_filter: ``none`` (paper: random images) or ``entropy`` (released code: images whose entropy under
+            the initial prompt is below ln(num_classes) / 2 - 1, in the loader's order).
+        num_source: Number of unlabeled source images behind the source statistics.
+        seed: Seed of the initial prompt.
+
+    States:
+        source_mean, source_std (D,), initial_prompt (L, D): kept by ``reset``. coreset_mean, coreset_std (K, D),
+        coreset_prompt (K, L, D): emptied by ``reset``.
+
+    Cost:
+        Forward / backward passes per sample: 2 / 1 for a known domain, 2 + steps_new / steps_new for a new one
+        (1 + steps_new / steps_new while the coreset is empty).
+
+    Source:
+        Alg. 1, Eq. 5-8 of the paper; repository yunbeizhang/DPCore.
+
+    Departures:
+        The evaluation of the weighted prompt is also the forward pass of its update; the released code computes
+        the same numbers with a third pass. A batch of one image has no standard deviation: it is predicted by
+        the source model and teaches nothing, where the released code would store NaN.
+    """
+
+    prediction_timing = PredictionTiming.LAST_FORWARD
+    source_need = SourceNeed.UNLABELED
+    source_settings = ("num_source", "source_filter", "prompt_length", "prompt_init", "seed")
+    paper = "Zhang et al., ICML 2025"
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        *,
+        prompt_length: int = 8,
+        lr: float = 0.01,
+        rho: float = 0.8,
+        tau: float = 3.0,
+        alpha: float = 0.999,
+        steps_new: int = 50,
+        coreset_stats: Literal["raw", "prompted"] = "raw",
+        prompt_init: Literal["gaussian", "uniform"] = "gaussian",
+        source_filter: Literal["none", "entropy"] = "none",
+        num_source: int = 300,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(backbone, seed=seed)
+        self.save_hyperparameters(ignore="backbone", logger=False)
+        nothing = torch.tensor(math.nan)
+        self._last: dict[str, Tensor | float] = dict.fromkeys(DIAGNOSTICS, nothing)  # for the log only
+
+    def configure_adaptation(self) -> None:
+        """Freeze the network; declare the prompt and an empty coreset."""
+        if self.backbone.prompt_dim is None:
+            raise ValueError("DPCore needs a backbone that takes prompts, such as a vision transformer")
+        self.backbone.requires_grad_(False)
+        width, dim = self.backbone.prompt_dim, self.backbone.feature_dim
+        self.prompt = nn.Parameter(self._draw_prompt(self.hparams.prompt_length, width).to(self.backbone.dtype))
+        self.add_state("initial_prompt", self.prompt, source=True)
+        digits = torch.promote_types(self.backbone.dtype, torch.float32)  # statistics are never in half precision
+        for name in ("source_mean", "source_std"):
+            self.add_state(name, torch.zeros(dim, dtype=digits), source=True)
+        for name in ("coreset_mean", "coreset_std"):
+            self.add_state(name, torch.empty(0, dim, dtype=digits))
+        self.add_state("coreset_prompt", self.prompt.new_empty(0, *self.prompt.shape))
+
+    def _draw_prompt(self, length: int, width: int) -> Tensor:
+        bound = math.sqrt(6 / (3 * (self.backbone.patch_size or 1) ** 2 + width))  # of visual prompt tuning
+        if self.hparams.prompt_init == "uniform":
+            return torch.empty(length, width).uniform_(-bound, bound, generator=self.setup_rng)
+        return torch.empty(length, width).normal_(0, bound / math.sqrt(3), generator=self.setup_rng)
+
+    def configure_optimizers(self) -> Optimizer:
+        """AdamW over the prompt, with its default weight decay."""
+        return AdamW([self.prompt], lr=self.hparams.lr)
+
+    @torch.no_grad()
+    def measure_source(self, loader: Iterable[Tensor]) -> None:
+        """Measure the source statistics, without prompt.
+
+        Args:
+            loader: Batches of source images (B, C, H, W) in [0, 1].
+
+        Raises:
+            ValueError: If fewer than ``num_source`` images arrive or pass the filter.
+        """
+        kept: list[Tensor] = []
+        wanted = self.hparams.num_source
+        for images in loader:
+            images = images.to(self.device)
+            if self.hparams.source_filter == "entropy":
+                logits = self.backbone.classify(self.backbone.features(images, self.initial_prompt))
+                images = images[softmax_entropy(logits) < math.log(logits.shape[1]) / 2 - 1]
+            kept.append(self.backbone.features(images))
+            if sum(map(len, kept)) >= wanted:
+                break
+        features = torch.cat(kept)[:wanted]
+        if len(features) < wanted:
+            raise ValueError(f"DPCore wants {wanted} source images and got {len(features)}: lower num_source")
+        self.source_mean, self.source_std = batch_statistics(features)
+
+    def forward_and_adapt(self, images: Tensor) -> Tensor:
+        """Images (B, C, H, W) in [0, 1] -> logits (B, K) of the last forward pass, before its update (Alg. 1)."""
+        self.require_source()
+        with torch.no_grad():
+            tokens = self.backbone.embed(images)  # constant while a prompt is learned
+            features = self.backbone.encode(tokens)
+        if len(images) < 2:
+            return self.backbone.classify(features)
+        raw = batch_statistics(features)
+        d_raw = self._distance(raw)
+        d_weighted, is_new = torch.full_like(d_raw, math.nan), True
+        if len(self.coreset_mean) > 0:
+            weights = self._weights(raw)
+            self._start_from(torch.einsum("k,kld->ld", weights.to(self.prompt.dtype), self.coreset_prompt))
+            features = self.backbone.encode(tokens, self.prompt)
+            prompted = batch_statistics(features)
+            d_weighted = self._distance(prompted)
+            is_new = bool(d_weighted > self.hparams.rho * d_raw)
+        if is_new:
+            features = self._learn_new(tokens, raw)
+        else:
+            self.update(d_weighted)
+            self._refine(raw if self.hparams.coreset_stats == "raw" else prompted, weights)
+        self._record(len(images), d_raw, d_weighted, is_new)
+        return self.backbone.classify(features.detach())
+
+    def extra_parameters(self) -> int:
+        """Scalars of the prompt being learned and of all stored prompts."""
+        return self.prompt.numel() + self.coreset_prompt.numel()
+
+    def _distance(self, stats: Statistics) -> Tensor:  # Eq. 5
+        return statistics_distance(stats, Statistics(self.source_mean, self.source_std))
+
+    def _weights(self, stats: Statistics) -> Tensor:  # Eq. 7: (K,)
+        distances = statistics_distance(stats, Statistics(self.coreset_mean, self.coreset_std))
+        return torch.softmax(-distances / self.hparams.tau, dim=0)
+
+    def _start_from(self, prompt: Tensor) -> None:
+        self.prompt.data.copy_(prompt)
+        self.restart_optimizer()
+
+    def _learn_new(self, tokens: Tensor, raw: Statistics) -> Tensor:
+        """Learn a prompt from scratch (Eq. 6), append it, and return the features of the last forward pass."""
+        self._start_from(self.initial_prompt)
+        for _ in range(self.hparams.steps_new):
+            features = self.backbone.encode(tokens, self.prompt)
+            self.update(self._distance(batch_statistics(features)))
+        self.coreset_mean = torch.cat([self.coreset_mean, raw.mean[None]])
+        self.coreset_std = torch.cat([self.coreset_std, raw.std[None]])
+        self.coreset_prompt = torch.cat([self.coreset_prompt, self.prompt.detach()[None]])
+        return features  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def _refine(self, stats: Statistics, weights: Tensor) -> None:  # Eq. 8
+        rate = self.hparams.alpha * weights[:, None]  # (K, 1)
+        self.coreset_mean += rate * (stats.mean - self.coreset_mean)
+        self.coreset_std += rate * (stats.std - self.coreset_std).clamp(min=0)  # never shrinks, in text and code
+        self.coreset_prompt += rate[..., None].to(self.prompt.dtype) * (self.prompt - self.coreset_prompt)
+
+    def _record(self, num_images: int, d_raw: Tensor, d_weighted: Tensor, is_new: bool) -> None:
+        spread = torch.linalg.vector_norm(self.source_std)
+        n = (1 / num_images + 1 / self.hparams.num_source) ** 0.5  # of the mean; a Gaussian std has it over sqrt 2
+        floor = spread * n * (1 + 0.5**0.5)  # what clean batches of this size have on average
+        # d_weighted is nan while the coreset is empty
+        self._last = dict(zip(DIAGNOSTICS, (d_raw, d_weighted.detach(), floor, float(is_new)), strict=True))
+
+    def diagnostics(self) -> dict[str, float]:
+        """Coreset size, and the last batch's distances to the source without and with the weighted prompt."""
+        return {"coreset_size": float(len(self.coreset_mean)), **{k: float(v) for k, v in self._last.items()}}

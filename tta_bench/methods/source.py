@@ -1,0 +1,29 @@
+"""Source: the unadapted model, the baseline of every table."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tta_bench.methods.base import TTAMethod
+from tta_bench.types import PredictionTiming
+
+
+class Source(TTAMethod):
+    """Predict with the source model and learn nothing.
+
+    Cost:
+        1 forward pass and no backward pass per sample.
+    """
+
+    prediction_timing = PredictionTiming.BEFORE_UPDATE
+    paper = "no adaptation"
+
+    def configure_adaptation(self) -> None:
+        """Freeze everything."""
+        self.backbone.requires_grad_(False)
+
+    @torch.no_grad()
+    def forward_and_adapt(self, images: Tensor) -> Tensor:
+        """Images (B, C, H, W) in [0, 1] -> logits (B, K)."""
+        return self.backbone(images)  # type: ignore[no-any-return]

@@ -1,0 +1,115 @@
+"""The adapted network as methods see it, and the one door at which its passes are counted."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class PassMeter:
+    """Counts images that go forward and backward through a backbone. Copies of the backbone (teachers) share it.
+
+    A backward pass counts the images whose features receive a non-zero gradient, so a method that selects
+    samples is charged for the selected ones (the convention behind EATA's published counts).
+    """
+
+    def __init__(self) -> None:
+        self.forward_samples = 0
+        self._backward_samples = torch.zeros((), dtype=torch.long)  # on the device: no synchronisation per pass
+
+    @property
+    def backward_samples(self) -> int:
+        """Images counted backward so far; reading it synchronises with the device."""
+        return int(self._backward_samples)
+
+    def observe(self, features: Tensor) -> None:
+        """Count one forward pass that gave ``features`` (N, D), and its backward pass when it comes."""
+        self.forward_samples += len(features)
+        if features.requires_grad:
+            features.register_hook(self._count_backward)
+
+    def _count_backward(self, grad: Tensor) -> None:
+        reached = (grad.detach().flatten(1) != 0).any(dim=1).sum()
+        self._backward_samples = self._backward_samples.to(reached.device) + reached
+
+    def __deepcopy__(self, memo: object) -> PassMeter:
+        return self
+
+
+class Normalize(nn.Module):
+    """Subtract a mean and divide by a standard deviation per channel: the first operation of a backbone.
+
+    Args:
+        mean: One value per channel, for images in [0, 1].
+        std: One value per channel.
+    """
+
+    def __init__(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+        super().__init__()
+        # Not persistent: the values belong to the preprocessing profile, not to the weights.
+        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
+        self.mean: Tensor
+        self.std: Tensor
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) in [0, 1] -> the same shape, normalised."""
+        return (images - self.mean) / self.std
+
+
+class Backbone(nn.Module):
+    """A source model in three steps: ``embed`` images, ``encode`` to features, ``classify``.
+
+    Methods call these three (or ``features`` and the whole, ``forward``) and nothing else of the network.
+    ``encode`` is the door: every pass through it is counted in ``meter``. What ``embed`` returns is opaque
+    to methods and stays constant while prompts are learned on a batch.
+
+    Attributes:
+        feature_dim: Width D of a feature.
+        prompt_dim: Width of a prompt token, None if the network takes no prompts.
+        num_classes: Number of scores K.
+        patch_size: Side of a patch in pixels, None if there are no patches.
+    """
+
+    feature_dim: int
+    num_classes: int
+    prompt_dim: int | None = None
+    patch_size: int | None = None
+
+    def __init__(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+        super().__init__()
+        self.normalize = Normalize(mean, std)
+        self.meter = PassMeter()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Precision of the weights."""
+        return next(self.parameters()).dtype
+
+    def _embed(self, images: Tensor) -> Tensor:
+        raise NotImplementedError  # a subclass wraps its network's first layers here
+
+    def _encode(self, tokens: Tensor, prompt: Tensor | None) -> Tensor:
+        raise NotImplementedError  # a subclass wraps its network's body here
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Features (B, D) -> logits (B, K)."""
+        raise NotImplementedError  # a subclass wraps its network's head here
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Images (B, C, H, W) in [0, 1] -> what ``encode`` takes."""
+        return self._embed(self.normalize(images))
+
+    def encode(self, tokens: Tensor, prompt: Tensor | None = None) -> Tensor:
+        """Embedded images, optionally with prompt tokens (L, prompt_dim) -> features (B, D)."""
+        features = self._encode(tokens, prompt)
+        self.meter.observe(features)
+        return features
+
+    def features(self, images: Tensor, prompt: Tensor | None = None) -> Tensor:
+        """Images (B, C, H, W) in [0, 1] -> features (B, D)."""
+        return self.encode(self.embed(images), prompt)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images (B, C, H, W) in [0, 1] -> logits (B, K)."""
+        return self.classify(self.features(images))
