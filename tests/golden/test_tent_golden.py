@@ -1,9 +1,7 @@
 """Source and Tent against the reference implementations' traces, in float64."""
 
-
 import numpy as np
 import pytest
-import torch
 
 from tests.golden.tiny_vit import golden_backbone, golden_batches, load_trace
 from tta_bench.methods import Source, Tent

@@ -57,7 +57,7 @@ class TTAMethod(L.LightningModule, ABC):
     def forward_and_adapt(self, images: Tensor) -> Tensor:
         """Predict a batch and learn from it: images (B, C, H, W) in [0, 1] -> scores (B, K)."""
 
-    def configure_adaptation(self) -> None:  # noqa: B027 (an optional hook)
+    def configure_adaptation(self) -> None:
         """Choose what is trainable and declare extra parameters and states. Called once, before the stream."""
 
     def configure_optimizers(self) -> Optimizer | None:
@@ -93,7 +93,7 @@ class TTAMethod(L.LightningModule, ABC):
         self.backward(loss)
         self.optimizer.step()
 
-    def backward(self, loss: Tensor) -> None:  # type: ignore[override]  # Lightning's hook is for fit, which is not used
+    def backward(self, loss: Tensor) -> None:
         """Accumulate the gradients of ``loss``, for methods that step by hand (e.g. twice, as SAM does)."""
         loss.backward()
 
@@ -215,7 +215,7 @@ class TTAMethod(L.LightningModule, ABC):
         if self.trainer.world_size > 1:
             raise RuntimeError("one stream on several devices is not supported yet: build the Trainer with devices=1")
         if self.source_need is not SourceNeed.NOTHING and not self.source_ready:
-            self.fit_source(self.trainer.datamodule.source_dataloader(self.source_need))  # type: ignore[attr-defined]
+            self.fit_source(self.trainer.datamodule.source_dataloader(self.source_need))
         if self._resumed_optimizer is None:
             self.reset()
             return

@@ -62,6 +62,12 @@ class DPCore(TTAMethod):
     source_need = SourceNeed.UNLABELED
     source_settings = ("num_source", "source_filter", "prompt_length", "prompt_init", "seed")
     paper = "Zhang et al., ICML 2025"
+    initial_prompt: Tensor
+    source_mean: Tensor
+    source_std: Tensor
+    coreset_mean: Tensor
+    coreset_std: Tensor
+    coreset_prompt: Tensor
 
     def __init__(
         self,
@@ -184,7 +190,7 @@ class DPCore(TTAMethod):
         self.coreset_mean = torch.cat([self.coreset_mean, raw.mean[None]])
         self.coreset_std = torch.cat([self.coreset_std, raw.std[None]])
         self.coreset_prompt = torch.cat([self.coreset_prompt, self.prompt.detach()[None]])
-        return features  # type: ignore[no-any-return]
+        return features
 
     @torch.no_grad()
     def _refine(self, stats: Statistics, weights: Tensor) -> None:  # Eq. 8

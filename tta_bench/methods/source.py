@@ -26,4 +26,4 @@ class Source(TTAMethod):
     @torch.no_grad()
     def forward_and_adapt(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) in [0, 1] -> logits (B, K)."""
-        return self.backbone(images)  # type: ignore[no-any-return]
+        return self.backbone(images)

@@ -68,4 +68,4 @@ class Tent(TTAMethod):
         for _ in range(self.hparams.steps):
             logits = self.backbone(images)
             self.update(softmax_entropy(logits).mean())
-        return logits  # type: ignore[no-any-return]
+        return logits

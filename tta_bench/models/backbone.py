@@ -69,12 +69,14 @@ class Backbone(nn.Module):
         prompt_dim: Width of a prompt token, None if the network takes no prompts.
         num_classes: Number of scores K.
         patch_size: Side of a patch in pixels, None if there are no patches.
+        weights_sha256: Hash of the source weights, filled in by ``load_model``.
     """
 
     feature_dim: int
     num_classes: int
     prompt_dim: int | None = None
     patch_size: int | None = None
+    weights_sha256: str = ""
 
     def __init__(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
         super().__init__()

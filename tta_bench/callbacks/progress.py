@@ -1,0 +1,60 @@
+"""A live progress bar of the stream."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import lightning.pytorch as L
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from tta_bench.callbacks.monitor import AdaptationMonitor
+
+
+class StreamProgress(L.Callback):
+    """Shows where the stream is: domain, running error, coreset size. Without a terminal, a line now and then.
+
+    Args:
+        title: What is running, e.g. ``dpcore seed 0``.
+        monitor: The monitor of the same run; it must stand before this callback.
+        console: Where to print.
+        every: Seconds between two lines where there is no terminal.
+    """
+
+    def __init__(self, title: str, monitor: AdaptationMonitor, console: Console, every: float = 30.0) -> None:
+        self.title, self.monitor, self.console, self.every = title, monitor, console, every
+        self._progress = Progress(
+            TextColumn("{task.description:<24}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeRemainingColumn(compact=True),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._printed = 0.0
+
+    def on_test_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Show an empty bar."""
+        self._total = int(sum(trainer.num_test_batches))
+        self._task = self._progress.add_task(self.title, total=self._total, note="")
+        self._progress.start()
+        self._printed = time.monotonic()
+
+    def on_test_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
+        """Move the bar by one batch."""
+        row, tally = self.monitor.last, self.monitor.tally
+        if row is None:
+            return
+        domain = row.domain if len(row.by_domain) == 1 else "mixed"
+        size = "" if tally.coreset_size is None else f"  coreset {tally.coreset_size:.0f}"
+        note = f"{domain:<18} error {tally.sample_error:5.1f} %{size}"
+        self._progress.update(self._task, advance=1, note=note)
+        if not self.console.is_terminal and time.monotonic() - self._printed > self.every:
+            self._printed = time.monotonic()
+            self.console.print(f"{self.title}: {len(tally.seconds)}/{self._total}  {note}")
+
+    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Leave the last state of the bar on the screen, also after a failure."""
+        self._progress.stop()

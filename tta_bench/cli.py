@@ -1,0 +1,158 @@
+"""The command line. Torch is imported only by the commands that need it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Benchmark continual test-time adaptation: methods side by side on the same stream.",
+)
+stream_app = typer.Typer(no_args_is_help=True, help="Look at a stream before anything runs on it.")
+source_app = typer.Typer(no_args_is_help=True, help="The source side: train a source model.")
+app.add_typer(stream_app, name="stream")
+app.add_typer(source_app, name="source")
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, e.g. setting=cdc dataset.severity=3"),
+]
+console = Console()
+
+
+@contextmanager
+def _one_sentence() -> Iterator[None]:
+    """Turn a user's mistake into one sentence and exit status 2."""
+    try:
+        yield
+    except (ValueError, FileNotFoundError) as error:
+        console.print(f"[bold red]error:[/] {error}", highlight=False, soft_wrap=True)
+        raise typer.Exit(2) from error
+
+
+@app.command()
+def bench(words: Words = None) -> None:
+    """Run several methods on the same stream, then compare them.
+
+    Examples:
+        tta-bench bench setting=cdc
+
+        tta-bench bench setting=csc methods=[source,tent,dpcore] seeds=[0,1,2] tent.lr=0.001
+
+        tta-bench bench dataset=corrupted dataset.images=images/ model=local model.checkpoint=w.safetensors
+        model.config=w.yaml
+    """
+    with _one_sentence():
+        from tta_bench.engine.bench import bench as run_bench
+
+        results = run_bench(words or [], console)
+        _print_tables(results)
+    if any(result["status"] != "done" for result in results):
+        raise typer.Exit(1)
+
+
+@app.command()
+def run(words: Words = None) -> None:
+    """Run one method on one stream.
+
+    Examples:
+        tta-bench run method=dpcore setting=cdc seed=0
+
+        tta-bench run method=tent method.lr=0.001 setting=repeating setting.rounds=3 logger=off
+    """
+    with _one_sentence():
+        from tta_bench.engine.config import compose_run
+        from tta_bench.engine.run import Run
+
+        result = Run(compose_run(words or [])).execute(console)
+        _print_tables([result])
+    if result["status"] != "done":
+        console.print(f"[bold red]failed:[/] {result['error']}", highlight=False, soft_wrap=True)
+        raise typer.Exit(1)
+
+
+@app.command()
+def report(folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders above them")]) -> None:
+    """Compare finished runs, from their folders alone.
+
+    Example:
+        tta-bench report runs/shapes_c/cdc
+    """
+    with _one_sentence():
+        from tta_bench.records import read_results
+
+        _print_tables(read_results(folders))
+
+
+@app.command("list")
+def list_options(
+    what: Annotated[str, typer.Argument(metavar="methods|settings|datasets|models")],
+) -> None:
+    """List what can be chosen.
+
+    Example:
+        tta-bench list methods
+    """
+    groups = {"methods": "method", "settings": "setting", "datasets": "dataset", "models": "model"}
+    with _one_sentence():
+        if what not in groups:
+            raise ValueError(f"there is no list of {what!r}: ask for {', '.join(groups)}")
+        from tta_bench.engine.listing import listing
+
+        console.print(listing(groups[what]))
+
+
+@stream_app.command("show")
+def stream_show(
+    words: Words = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the timeline into this picture (.png, .pdf, .svg)")] = None,
+) -> None:
+    """Print a stream's segments and fingerprint, and draw its timeline.
+
+    Examples:
+        tta-bench stream show setting=cdc seed=1
+
+        tta-bench stream show setting=cdc_2d setting.probabilities=R3 --plot timeline.png
+    """
+    with _one_sentence():
+        from tta_bench.engine.show import show_stream
+
+        show_stream(words or [], plot, console)
+
+
+@source_app.command("train")
+def source_train(
+    output: Annotated[Path, typer.Option(help="Where the weights go; a .yaml with the facts lies beside them")],
+    seed: int = 0,
+    epochs: int = 7,
+    num_images: int = 40_000,
+    lr: float = 1.5e-3,
+) -> None:
+    """Train the source model of shapes_c from scratch.
+
+    Example:
+        tta-bench source train --output shapes_vit.safetensors
+    """
+    with _one_sentence():
+        from tta_bench.engine.source_train import train_shapes_vit
+
+        train_shapes_vit(output, seed=seed, epochs=epochs, num_images=num_images, lr=lr, console=console)
+
+
+def _print_tables(results: list[dict[str, object]]) -> None:
+    from tta_bench.report import comparison_tables
+
+    for table in comparison_tables(results):
+        console.print(table)
+    console.print(
+        f"{len(results)} runs in {', '.join(sorted({str(Path(str(r['folder'])).parents[1]) for r in results}))}"
+    )

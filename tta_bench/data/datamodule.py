@@ -1,0 +1,106 @@
+"""From a schedule to images: the DataModule of every stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import lightning.pytorch as L
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from tta_bench.domains.corrupted import DomainSource
+from tta_bench.streams import Schedule, make_stream
+from tta_bench.types import SourceNeed, StreamBatch
+
+
+class _StreamDataset(Dataset[StreamBatch]):
+    """One item is one step of the schedule."""
+
+    def __init__(self, domains: DomainSource, schedule: Schedule) -> None:
+        self.domains, self.schedule = domains, schedule
+
+    def __len__(self) -> int:
+        return len(self.schedule)
+
+    def __getitem__(self, t: int) -> StreamBatch:
+        step = self.schedule[t]
+        names = [self.schedule.domains[d] for d in step.domain_ids]
+        images = [self.domains.load(name, int(i)) for name, i in zip(names, step.indices, strict=True)]
+        labels = [self.domains.labels(name)[i] for name, i in zip(names, step.indices, strict=True)]
+        domain_ids = torch.from_numpy(step.domain_ids.astype(np.int64))
+        return StreamBatch(_to_tensor(images), torch.tensor(labels), domain_ids, t)
+
+
+class StreamDataModule(L.LightningDataModule):
+    """Shows the images of ``domains`` in the order of ``schedule``; one batch of the loader is one step.
+
+    Images travel as uint8 and become floats in [0, 1] on the device.
+
+    Args:
+        domains: Where the images come from.
+        schedule: What arrives when; domains are looked up by name.
+        num_workers: Loader processes; their number never changes the order.
+        seed: Seed of the order of the source images.
+    """
+
+    def __init__(self, domains: DomainSource, schedule: Schedule, *, num_workers: int = 0, seed: int = 0) -> None:
+        super().__init__()
+        self.domains, self.schedule, self.num_workers, self.seed = domains, schedule, num_workers, seed
+
+    def test_dataloader(self) -> DataLoader[StreamBatch]:
+        """The stream, in order."""
+        dataset = _StreamDataset(self.domains, self.schedule)
+        return DataLoader(dataset, batch_size=None, shuffle=False, num_workers=self.num_workers)
+
+    def source_dataloader(self, need: SourceNeed, batch_size: int = 64) -> Iterator[Any]:
+        """Source images (B, C, H, W) in [0, 1] in random order, with labels (B,) if ``need`` asks for them."""
+        clean = self.domains.source_images()
+        order = np.random.default_rng(self.seed).permutation(len(clean))
+        for rows in np.split(order, range(batch_size, len(order), batch_size)):
+            images = _to_unit(_to_tensor([clean[int(i)] for i in rows]))
+            yield (images, torch.from_numpy(clean.labels[rows])) if need is SourceNeed.LABELED else images
+
+    def on_after_batch_transfer(self, batch: StreamBatch, dataloader_idx: int) -> StreamBatch:
+        """Bytes to floats, on the device."""
+        return batch._replace(images=_to_unit(batch.images))
+
+
+def _to_tensor(images: list[np.ndarray]) -> Tensor:
+    """(H, W, C) uint8 arrays of one size -> (B, C, H, W) uint8.
+
+    Raises:
+        ValueError: If the sizes differ.
+    """
+    sizes = {image.shape for image in images}
+    if len(sizes) > 1:
+        a, b = sorted(sizes)[:2]
+        raise ValueError(f"images of {a[0]}x{a[1]} and {b[0]}x{b[1]} pixels in one stream: set dataset.image_size")
+    return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
+
+
+def _to_unit(images: Tensor) -> Tensor:
+    return images.float() / 255
+
+
+def schedule_for(
+    domains: DomainSource,
+    setting: str,
+    *,
+    batch_size: int = 64,
+    seed: int = 0,
+    **params: Any,
+) -> Schedule:
+    """Make the stream of a setting over all domains of a data set.
+
+    Args:
+        domains: The data set.
+        setting: Kind of stream, e.g. ``cdc``.
+        batch_size: Samples per batch.
+        seed: Seed of the stream.
+        params: Further parameters of that kind, and ``rounds`` and ``order``.
+    """
+    labels = {name: domains.labels(name) for name in domains.domains}
+    return make_stream(setting, labels=labels, batch_size=batch_size, seed=seed, **params)

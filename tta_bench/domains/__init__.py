@@ -1,0 +1,1 @@
+"""Where images come from: datasets as named domains, in numpy only."""

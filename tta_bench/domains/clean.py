@@ -1,0 +1,162 @@
+"""Clean labelled images on disk: an array file or a folder of class folders."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm")
+
+
+class CleanImages(Protocol):
+    """Labelled images by number."""
+
+    labels: np.ndarray  # (N,) int64
+
+    def __len__(self) -> int:
+        """Number of images N."""
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        """Image ``index``: (H, W, 3) uint8, RGB."""
+
+    def describe(self) -> str:
+        """Where the images come from, in a few words."""
+
+
+def digest(images: CleanImages, sample: int = 64) -> str:
+    """Twelve hex digits that change when the images do: SHA-256 over all labels and an even sample of images."""
+    sha = hashlib.sha256(np.ascontiguousarray(images.labels).tobytes())
+    for index in np.unique(np.linspace(0, len(images) - 1, sample).astype(int)):
+        sha.update(images[int(index)].tobytes())
+    return sha.hexdigest()[:12]
+
+
+class ArrayImages:
+    """Images in a ``.npz`` file, or in a ``.npy`` file with the labels in another.
+
+    Args:
+        images: Path of the file. A ``.npz`` holds ``<split>_images`` and ``<split>_labels``, or ``images`` and
+            ``labels``. Images are uint8, of shape (N, H, W, 3) or (N, 3, H, W).
+        labels: Path of the ``.npy`` file of labels; only beside a ``.npy`` file of images.
+        split: Which part of a ``.npz`` file to read.
+
+    Raises:
+        FileNotFoundError: If a file does not exist.
+        ValueError: If the file lacks the arrays or they have another type or shape.
+    """
+
+    def __init__(self, images: Path, labels: Path | None = None, *, split: str = "test") -> None:
+        self.path = images
+        if images.suffix == ".npz":
+            pixels, classes = _read_npz(images, split)
+        elif labels is None:
+            raise ValueError(f"{images} needs its labels beside it: set dataset.labels to their .npy file")
+        else:
+            pixels, classes = np.load(images, mmap_mode="r"), np.load(labels)
+        if pixels.ndim != 4 or pixels.dtype != np.uint8 or 3 not in (pixels.shape[1], pixels.shape[3]):
+            raise ValueError(
+                f"{images}: images must be uint8 of shape (N, H, W, 3) or (N, 3, H, W), "
+                f"got {pixels.dtype} of shape {pixels.shape}"
+            )
+        if len(pixels) != len(classes):
+            raise ValueError(f"{images} holds {len(pixels)} images but {len(classes)} labels")
+        self.pixels = pixels if pixels.shape[3] == 3 else pixels.transpose(0, 2, 3, 1)  # a view, nothing is copied
+        self.labels = classes.astype(np.int64)
+        self.split = split
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return np.ascontiguousarray(self.pixels[index])
+
+    def describe(self) -> str:
+        """File name, split and number of images."""
+        return f"{self.path.name} ({self.split}, {len(self)} images)"
+
+
+def _read_npz(path: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
+    with np.load(path) as file:
+        for prefix in (f"{split}_", ""):
+            if {f"{prefix}images", f"{prefix}labels"} <= set(file.files):
+                return file[f"{prefix}images"], file[f"{prefix}labels"]
+        raise ValueError(
+            f"{path} has neither {split}_images and {split}_labels nor images and labels, but: {', '.join(file.files)}"
+        )
+
+
+class FolderImages:
+    """Images in a folder of class folders; classes are numbered in the order of their names.
+
+    Args:
+        folder: Holds one folder per class. Hidden files and folders are ignored.
+        image_size: Side S of the square images: the shorter side is resized to S / 0.875, the centre is cut out.
+            None keeps the files as they are; they must then have one size.
+
+    Raises:
+        ValueError: If there is no class folder or no image.
+    """
+
+    def __init__(self, folder: Path, image_size: int | None = None) -> None:
+        self.image_size = image_size
+        names = sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+        if not names:
+            raise ValueError(f"{folder} holds no class folders")
+        found = [(path, i) for i, name in enumerate(names) for path in _images_in(folder / name)]
+        if not found:
+            raise ValueError(f"{folder} holds no images ({', '.join(IMAGE_SUFFIXES)}) in its class folders")
+        self.paths = [path for path, _ in found]
+        self.labels = np.array([i for _, i in found], dtype=np.int64)
+        self.folder, self.num_classes = folder, len(names)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        path = self.paths[index]
+        try:
+            with Image.open(path) as file:
+                image = file.convert("RGB")
+        except (UnidentifiedImageError, OSError) as error:
+            raise ValueError(f"{path} is not a readable image: remove or replace it") from error
+        return np.asarray(_resize_and_crop(image, self.image_size) if self.image_size else image)
+
+    def describe(self) -> str:
+        """Folder name, numbers of classes and images, and the size they are cut to."""
+        size = f"resized to {self.image_size}" if self.image_size else "as they are"
+        return f"{self.folder.name} ({self.num_classes} classes, {len(self)} images, {size})"
+
+
+def _images_in(folder: Path) -> list[Path]:
+    found = (p for p in folder.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES and not p.name.startswith("."))
+    return sorted(found, key=lambda path: path.name)
+
+
+def _resize_and_crop(image: Image.Image, size: int) -> Image.Image:
+    scale = round(size / 0.875) / min(image.size)
+    image = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BICUBIC)
+    left, top = (image.width - size) // 2, (image.height - size) // 2
+    return image.crop((left, top, left + size, top + size))
+
+
+def open_images(path: str | Path, labels: str | Path | None, *, split: str, image_size: int | None) -> CleanImages:
+    """Open what a user points at: a folder of class folders, a ``.npz`` file, or a ``.npy`` file with labels.
+
+    Raises:
+        FileNotFoundError: If a path does not exist.
+        ValueError: If what is there is none of the three.
+    """
+    path = Path(path).expanduser()
+    label_path = Path(labels).expanduser() if labels else None
+    for needed in (path, label_path):
+        if needed is not None and not needed.exists():
+            raise FileNotFoundError(f"there is nothing at {needed}")
+    if path.is_dir():
+        return FolderImages(path, image_size)
+    if path.suffix in (".npz", ".npy"):
+        return ArrayImages(path, label_path, split=split)
+    raise ValueError(f"{path} must be a folder of class folders, a .npz file, or a .npy file with dataset.labels")

@@ -1,0 +1,213 @@
+"""Domains made of clean images, corrupted on the fly."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from tta_bench.domains.clean import CleanImages, digest, open_images
+from tta_bench.domains.corruptions import (
+    COMMON,
+    CORRUPTIONS,
+    GROUPS,
+    VALIDATION,
+    corrupt,
+    load_frost_textures,
+)
+from tta_bench.domains.shapes import ShapesImages
+
+SETS = {"common": COMMON, "validation": VALIDATION}
+
+
+class DomainSource(Protocol):
+    """Named domains of labelled images; what a stream refers to."""
+
+    name: str
+    domains: tuple[str, ...]
+
+    def labels(self, domain: str) -> np.ndarray:
+        """Labels (N,) int64 of a domain."""
+
+    def load(self, domain: str, index: int) -> np.ndarray:
+        """Image ``index`` of a domain: (H, W, 3) uint8, RGB."""
+
+    def source_images(self) -> CleanImages:
+        """Labelled images of the source domain, disjoint from those of the stream."""
+
+    def describe(self) -> dict[str, Any]:
+        """All that determines the images, as plain values for a result file."""
+
+
+class CorruptedImages:
+    """Clean images under each of several corruptions; a domain is ``fog``, or ``fog/3`` for another severity.
+
+    Every domain shows the same clean images. The corruption of an image depends on (seed, domain, image) only,
+    never on the stream or on what was loaded before.
+
+    Args:
+        name: Name of the data set in results.
+        clean: The clean images.
+        source: Clean images of the source domain, for source statistics; None if there are none.
+        domains: ``common`` (the 15), ``validation`` (the 4), or a list of corruption names (``clean`` allowed).
+        severity: 1 to 5.
+        family: Constants of the published corruptions: ``imagenet``, ``cifar`` or ``tiny``.
+        num_images: Use only the first of the clean images; None uses all.
+        frost_folder: Published frost textures; None generates textures.
+        seed: Seed of the corruptions.
+
+    Raises:
+        ValueError: If a corruption, the severity or ``num_images`` is wrong.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        clean: CleanImages,
+        source: CleanImages | None,
+        *,
+        domains: str | Sequence[str] = "common",
+        severity: int = 5,
+        family: str = "imagenet",
+        num_images: int | None = None,
+        frost_folder: str | None = None,
+        seed: int = 0,
+    ) -> None:
+        if num_images is not None and not 1 <= num_images <= len(clean):
+            raise ValueError(
+                f"dataset.num_images must be in 1..{len(clean)}, the number of clean images; got {num_images}"
+            )
+        if severity not in range(1, 6):
+            raise ValueError(f"dataset.severity must be 1, 2, 3, 4 or 5, got {severity}")
+        self.name, self.clean, self._source = name, clean, source
+        self.domains = _domain_names(domains)
+        self.severity, self.family, self.seed = severity, family, seed
+        self.num_images = num_images or len(clean)
+        self.frost_folder = frost_folder
+        self._frost = load_frost_textures(frost_folder) if "frost" in self.domains else None
+
+    def labels(self, domain: str) -> np.ndarray:
+        """Labels (N,) int64; the same for every domain."""
+        return self.clean.labels[: self.num_images]
+
+    def load(self, domain: str, index: int) -> np.ndarray:
+        """Image ``index`` of ``domain``: (H, W, 3) uint8, RGB."""
+        image = self.clean[index]
+        corruption, _, severity = domain.partition("/")
+        if corruption == "clean":
+            return image
+        rng = np.random.default_rng([self.seed, zlib.crc32(domain.encode()), index])
+        chosen = int(severity) if severity else self.severity
+        return corrupt(image, corruption, chosen, family=self.family, rng=rng, frost_textures=self._frost)
+
+    def describe(self) -> dict[str, Any]:
+        """Clean images and corruptions."""
+        return {
+            "clean": self.clean.describe(),
+            "clean_digest": digest(self.clean),
+            "num_images": self.num_images,
+            "severity": self.severity,
+            "family": self.family,
+            "frost_textures": "published" if self.frost_folder else "generated",
+            "seed": self.seed,
+        }
+
+    def source_images(self) -> CleanImages:
+        """Clean images of the source domain.
+
+        Raises:
+            ValueError: If there are none.
+        """
+        if self._source is None:
+            raise ValueError(f"this method needs source images, and {self.name} has none: set dataset.source_images")
+        return self._source
+
+
+def _domain_names(domains: str | Sequence[str]) -> tuple[str, ...]:
+    names = SETS.get(domains, GROUPS.get(domains, (domains,))) if isinstance(domains, str) else tuple(domains)
+    known = [*CORRUPTIONS, "clean"]
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name, [*known, *SETS, *GROUPS], n=1)
+            raise ValueError(f"unknown corruption {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    return tuple(names)
+
+
+def shapes_c(
+    *,
+    num_images: int = 512,
+    domains: str | list[str] = "common",
+    severity: int = 5,
+    family: str = "imagenet",
+    seed: int = 0,
+) -> CorruptedImages:
+    """The embedded data set: procedural shapes, 64x64, ten classes, under the corruptions of ImageNet-C.
+
+    Made for trying things in minutes without a download. It is no natural-image benchmark: errors and gains on it
+    say nothing about ImageNet-C.
+
+    Args:
+        num_images: Images per domain.
+        domains: ``common`` (the 15), ``validation`` (the 4), or a list of corruption names.
+        severity: 1 to 5.
+        family: Constants of the published corruptions.
+        seed: Seed of the corruptions.
+    """
+    clean, source = ShapesImages("test", num_images), ShapesImages("source", 1000)
+    return CorruptedImages(
+        "shapes_c", clean, source, domains=domains, severity=severity, family=family, seed=seed
+    )  # fmt: skip
+
+
+def corrupted(
+    *,
+    images: str,
+    labels: str | None = None,
+    source_images: str | None = None,
+    source_labels: str | None = None,
+    split: str = "test",
+    source_split: str = "source",
+    image_size: int | None = None,
+    num_images: int | None = None,
+    domains: str | list[str] = "common",
+    severity: int = 5,
+    family: str = "imagenet",
+    frost_folder: str | None = None,
+    seed: int = 0,
+) -> CorruptedImages:
+    """Your own clean images, corrupted on the fly.
+
+    Args:
+        images: A folder of class folders, a ``.npz`` file, or a ``.npy`` file.
+        labels: The ``.npy`` file of labels beside a ``.npy`` file of images.
+        source_images: Images of the source domain, in the same formats; by default the ``.npz`` file's own.
+        source_labels: The labels of a ``.npy`` file of source images.
+        split: Which arrays of a ``.npz`` file the stream shows: ``<split>_images`` and ``<split>_labels``.
+        source_split: The same for the source domain.
+        image_size: Side of the square that images of a folder are resized and cut to.
+        num_images: Use only the first images; None uses all.
+        domains: ``common`` (the 15), ``validation`` (the 4), or a list of corruption names.
+        severity: 1 to 5.
+        family: Constants of the published corruptions: ``imagenet`` (224 pixels), ``tiny`` (64), ``cifar`` (32).
+        frost_folder: The published frost textures; without it textures are generated, and the result says so.
+        seed: Seed of the corruptions.
+
+    Raises:
+        FileNotFoundError: If a path does not exist.
+        ValueError: If a file or an argument is wrong; the message says what to do.
+    """
+    clean = open_images(images, labels, split=split, image_size=image_size)
+    if source_images is None and Path(images).suffix == ".npz":
+        with np.load(Path(images).expanduser()) as file:
+            source_images = images if f"{source_split}_images" in file.files else None
+    source = None
+    if source_images is not None:
+        source = open_images(source_images, source_labels, split=source_split, image_size=image_size)
+    return CorruptedImages(
+        "corrupted", clean, source, domains=domains, severity=severity, family=family,
+        num_images=num_images, frost_folder=frost_folder, seed=seed,
+    )  # fmt: skip

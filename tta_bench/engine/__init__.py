@@ -1,0 +1,1 @@
+"""From command line words to run folders: configuration, one run, many runs."""

@@ -1,0 +1,117 @@
+"""Many runs on the same streams, then the comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from rich.console import Console
+
+from tta_bench.domains.corrupted import DomainSource
+from tta_bench.engine.config import ConfigError, compose_run, options, plain
+from tta_bench.engine.nodes import register_all
+from tta_bench.engine.run import Run
+from tta_bench.records import write_json
+
+DEFAULT_METHODS = ("source", "tent", "dpcore")
+
+
+@dataclass
+class Plan:
+    """What a bench runs: every method with every seed, under common and own overrides."""
+
+    methods: list[str] = field(default_factory=lambda: list(DEFAULT_METHODS))
+    seeds: list[int] = field(default_factory=lambda: [0])
+    common: list[str] = field(default_factory=list)
+    own: dict[str, list[str]] = field(default_factory=dict)
+
+    def overrides(self, method: str, seed: int) -> list[str]:
+        """The words that compose one run."""
+        return [f"method={method}", *self.common, *self.own.get(method, []), f"seed={seed}"]
+
+
+def make_plan(words: Sequence[str]) -> Plan:
+    """Read ``methods=[source,tent]``, ``seeds=[0,1]``, ``tent.lr=0.01`` and overrides of every run.
+
+    Raises:
+        ConfigError: If a word is none of these.
+    """
+    register_all()
+    plan = Plan()
+    for word in words:
+        key, _, value = word.partition("=")
+        if key == "methods":
+            plan.methods = [str(name) for name in _as_list(word, value)]
+        elif key == "seeds":
+            plan.seeds = _seeds(word, value)
+    names = {*options("method"), *plan.methods}
+    for word in words:
+        key, _, value = word.partition("=")
+        first, _, rest = key.partition(".")
+        if key in ("methods", "seeds"):
+            continue
+        if key in ("method", "seed"):
+            raise ConfigError(f"bench runs several: write {key}s=[{value}] instead of {word}")
+        if first == "method":
+            raise ConfigError(
+                f"{word}: bench runs several methods, say which one, for example {plan.methods[-1]}.{rest}={value}"
+            )
+        if rest and first in names:
+            if first not in plan.methods:
+                raise ConfigError(f"{word}: {first} is not among methods=[{','.join(plan.methods)}]")
+            plan.own.setdefault(first, []).append(f"method.{rest}={value}")
+        else:
+            plan.common.append(word)
+    return plan
+
+
+def _as_list(word: str, value: str) -> list[Any]:
+    items = OmegaConf.to_container(OmegaConf.create(f"items: {value}"))["items"]
+    items = items if isinstance(items, list) else [items]
+    if not items or None in items:
+        raise ConfigError(f"{word}: name at least one, for example methods=[source,tent] or seeds=[0,1,2]")
+    return list(dict.fromkeys(items))
+
+
+def _seeds(word: str, value: str) -> list[int]:
+    seeds = _as_list(word, value)
+    for seed in seeds:
+        if not isinstance(seed, int) or seed < 0:
+            raise ConfigError(f"{word}: a seed is a whole number from 0 on, got {seed!r}")
+    return seeds
+
+
+def bench(words: Sequence[str], console: Console) -> list[dict[str, Any]]:
+    """Run the plan; one failed run never stops the others.
+
+    Returns:
+        The results, in the order of the runs. Where Source ran on the same stream, the others know its error.
+
+    Raises:
+        ConfigError: If the words are wrong; all runs are checked before the first one starts.
+    """
+    plan = make_plan(words)
+    jobs = [compose_run(plan.overrides(method, seed)) for seed in plan.seeds for method in plan.methods]
+    opened: dict[str, DomainSource] = {}  # every method sees the same images, rendered once
+    results = []
+    for job in jobs:
+        key = str(plain(job.config.dataset))
+        run = Run(job, opened.get(key))
+        opened[key] = run.domains
+        results.append(run.execute(console))
+        if results[-1]["status"] == "failed":
+            console.print(f"{run.title} failed: {results[-1]['error']}", style="bold red", highlight=False)
+    return [_with_source_error(result, results) for result in results]
+
+
+def _with_source_error(result: dict[str, Any], results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    same = ("stream_sha256", "weights_sha256", "data", "preprocess")
+    for source in results:
+        if source["method"] == "source" and all(source[key] == result[key] for key in same):
+            folder = Path(result["folder"])
+            result = {**result, "source_mean_error": source["mean_error"]}
+            write_json(folder / "result.json", {k: v for k, v in result.items() if k != "folder"})
+    return result

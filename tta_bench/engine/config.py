@@ -1,0 +1,160 @@
+"""Compose a run's configuration from the words of a command line, and say clearly what is wrong with them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from tta_bench.engine.nodes import config_folder, import_class, register_all, register_light, register_method
+
+GROUPS = ("setting", "dataset", "model", "trainer", "logger", "method", "tuned")
+
+
+class ConfigError(ValueError):
+    """The user's words do not make a run; the message is one sentence with the remedy."""
+
+
+@dataclass(frozen=True)
+class Composed:
+    """A run's configuration and the names that were chosen in each group."""
+
+    config: DictConfig
+    choices: dict[str, str]
+
+
+def compose_run(overrides: Sequence[str]) -> Composed:
+    """Compose ``configs/run.yaml`` with overrides such as ``method=tent`` and ``method.lr=0.01``.
+
+    Raises:
+        ConfigError: If an override names a key or an option that does not exist, or has the wrong type.
+    """
+    register_all()
+    return _compose("run", _resolve_class(list(overrides)))
+
+
+def compose_stream(overrides: Sequence[str]) -> Composed:
+    """Compose ``configs/stream.yaml``, the part of a run that a stream depends on. Does not import torch.
+
+    Raises:
+        ConfigError: As :func:`compose_run`.
+    """
+    register_light()
+    return _compose("stream", list(overrides))
+
+
+def options(group: str) -> list[str]:
+    """The names that ``<group>=`` takes."""
+    stored = ConfigStore.instance().repo.get(group, {})
+    names = {str(name).removesuffix(".yaml") for name in stored}
+    return sorted(names | {p.stem for p in (config_folder() / group).glob("*.yaml")})
+
+
+def _resolve_class(overrides: list[str]) -> list[str]:
+    """``method._target_=pkg.Class`` becomes an option of its own, with the keys of that class."""
+    for i, word in enumerate(overrides):
+        key, _, value = word.partition("=")
+        if key == "method._target_" or (key == "method" and "." in value):
+            cls = import_class(value)
+            register_method(cls.__name__, cls)
+            rest = [w for w in overrides[:i] + overrides[i + 1 :] if not w.startswith("method=")]
+            return [f"method={cls.__name__}", *rest]
+    return overrides
+
+
+def _compose(name: str, overrides: list[str]) -> Composed:
+    _check_words(overrides)
+    chosen = [word for word in overrides if word.partition("=")[0] in GROUPS]
+    values = [word for word in overrides if word not in chosen]
+    for word in chosen:
+        group, _, option = word.partition("=")
+        if option not in options(group):
+            raise ConfigError(f"there is no {group} {option!r}{_nearest(option, options(group), 'choose from')}")
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(config_folder()), version_base="1.3"):
+        default = _hydra(name, chosen)
+        for word in values:
+            _check_key(word, default.config)
+        return _hydra(name, overrides)
+
+
+def _hydra(name: str, overrides: list[str]) -> Composed:
+    try:
+        composed = compose(name, overrides=overrides, return_hydra_config=True)
+        choices = {k: v for k, v in composed.hydra.runtime.choices.items() if k in GROUPS and v is not None}
+        config = OmegaConf.masked_copy(composed, [key for key in composed if key != "hydra"])
+        OmegaConf.resolve(config)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(_reason(error)) from error
+    return Composed(config, choices)
+
+
+def _check_words(overrides: Sequence[str]) -> None:
+    for word in overrides:
+        if "=" not in word:
+            raise ConfigError(
+                f"{word!r} is not an override: write key=value, for example setting=cdc or method.lr=0.01"
+            )
+        try:
+            OverridesParser.create().parse_override(word)
+        except HydraException as error:
+            raise ConfigError(
+                f"cannot read {word!r}: quote values with special characters, as in key='\"a b\"'"
+            ) from error
+
+
+def _check_key(word: str, config: DictConfig) -> None:
+    path = word.partition("=")[0]
+    if path.startswith(("+", "~")):
+        raise ConfigError(f"{word!r}: keys cannot be added or removed, only set")
+    node: Any = config
+    parts = path.split(".")
+    for depth, part in enumerate(parts):
+        if not isinstance(node, DictConfig) or part not in node:
+            here = ".".join(parts[:depth])
+            known = [str(k) for k in node if not str(k).startswith("_")] if isinstance(node, DictConfig) else []
+            prefix = f"{here}." if here else ""
+            hint = _nearest(part, known, f"keys of {here or 'a run'} are", prefix)
+            raise ConfigError(f"there is no key {path!r}{hint}")
+        node = node._get_node(part) if OmegaConf.is_missing(node, part) else node[part]
+
+
+def _nearest(word: str, known: Sequence[str], introduction: str, prefix: str = "") -> str:
+    near = get_close_matches(word, known, n=1, cutoff=0.5)
+    hint = f"; did you mean {prefix + near[0]!r}?" if near else ";"
+    return f"{hint} {introduction}: {', '.join(known)}" if known else ""
+
+
+def _reason(error: Exception) -> str:
+    """The first line of the innermost message, with the key it is about."""
+    while error.__cause__ is not None:
+        error = error.__cause__  # type: ignore[assignment]
+    text = str(error)
+    key = re.search(r"full_key: (\S+)", text)
+    return f"{key.group(1)}: {text.splitlines()[0]}" if key else text.splitlines()[0]
+
+
+def plain(config: DictConfig | ListConfig) -> dict[str, Any]:
+    """The configuration as plain values, private keys (such as ``_partial_``) kept."""
+    return OmegaConf.to_container(config, resolve=True)
+
+
+def require(config: DictConfig) -> None:
+    """Refuse a configuration with values that only the user knows.
+
+    Raises:
+        ConfigError: If one is missing; the message says which.
+    """
+    missing = sorted(OmegaConf.missing_keys(config))
+    if missing:
+        raise ConfigError(f"{missing[0]} has no value: give it, for example {missing[0]}=...")

@@ -1,0 +1,160 @@
+"""One run: one method on one stream, written to one folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import platform
+import warnings
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as L
+import torch
+from hydra_zen import instantiate
+from lightning.pytorch.loggers import Logger
+from omegaconf import OmegaConf
+from rich.console import Console
+
+from tta_bench.callbacks import AdaptationMonitor, StreamProgress
+from tta_bench.callbacks.monitor import peak_memory_bytes
+from tta_bench.data.datamodule import StreamDataModule, schedule_for
+from tta_bench.domains.corrupted import DomainSource
+from tta_bench.engine.config import Composed, plain, require
+from tta_bench.engine.source_cache import fit_or_load_source
+from tta_bench.engine.wandb_log import close_wandb, open_wandb, summarize_wandb
+from tta_bench.methods.base import TTAMethod
+from tta_bench.models.backbone import Backbone
+from tta_bench.records import SCHEMA, write_json
+from tta_bench.streams import Schedule
+
+# What does not change a run's numbers is not part of its identity.
+NOT_IDENTITY = ("output", "cache_dir", "num_workers", "threads", "logger")
+PACKAGES = ("tta_bench", "torch", "lightning", "timm", "numpy", "scipy", "opencv-python-headless")
+
+
+class Run:
+    """Everything that a run needs, built from its configuration before it starts.
+
+    Args:
+        composed: The configuration and the names chosen in it.
+        domains: The data set, if an earlier run of the same bench has opened it.
+
+    Raises:
+        ConfigError: If a value is missing.
+        ValueError: If the data, the stream or the model is wrong.
+    """
+
+    def __init__(self, composed: Composed, domains: DomainSource | None = None) -> None:
+        require(composed.config)
+        self.config, self.choices = composed.config, composed.choices
+        if self.config.threads:
+            torch.set_num_threads(int(self.config.threads))
+        self.seed = int(self.config.seed)
+        self.domains: DomainSource = domains or instantiate(self.config.dataset)
+        setting = plain(self.config.setting)
+        self.schedule: Schedule = schedule_for(self.domains, setting.pop("kind"), seed=self.seed, **setting)
+        self.backbone: Backbone = instantiate(self.config.model)
+        self.method: TTAMethod = instantiate(self.config.method)(self.backbone, seed=self.seed)
+        self.data = StreamDataModule(
+            self.domains, self.schedule, num_workers=int(self.config.num_workers), seed=self.seed
+        )
+        names = (self.choices["dataset"], self.choices["setting"], self.choices["method"])
+        self.folder = Path(self.config.output).expanduser().joinpath(*names, f"seed{self.seed}-{self.config_hash()}")
+
+    @property
+    def title(self) -> str:
+        """Method and seed."""
+        return f"{self.choices['method']} seed {self.seed}"
+
+    def config_hash(self) -> str:
+        """Eight hex digits over all of the configuration that determines the numbers."""
+        identity = {k: v for k, v in plain(self.config).items() if k not in NOT_IDENTITY}
+        return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
+
+    def execute(self, console: Console) -> dict[str, Any]:
+        """Run the stream and return what ``result.json`` holds.
+
+        A method that raises, or returns a score that is not finite, ends as status ``failed`` with its message;
+        the rows so far stay on disk.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        OmegaConf.save(self.config, self.folder / "config.yaml")
+        self.schedule.save(self.folder / "stream.json")
+        monitor = AdaptationMonitor(rows=self.folder / "batches.csv")
+        result = self._header()
+        write_json(self.folder / "result.json", result)
+        loggers = open_wandb(self, console)
+        try:
+            trainer = self._trainer([monitor, StreamProgress(self.title, monitor, console)], loggers)
+            result |= fit_or_load_source(self.method, self.data, Path(self.config.cache_dir), trainer, console)
+            trainer.test(self.method, datamodule=self.data, verbose=False)
+            result["status"] = "done"
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            result |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            result |= self._outcome(monitor)
+            write_json(self.folder / "result.json", result)
+            summarize_wandb(loggers, result)
+            close_wandb(loggers)
+        return {**result, "folder": str(self.folder)}
+
+    def _trainer(self, callbacks: list[L.Callback], loggers: list[Logger]) -> L.Trainer:
+        logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+        for message in (
+            ".*does not have many workers.*",
+            ".*num_workers.*",
+        ):  # the order needs one process only
+            warnings.filterwarnings("ignore", message=message)
+        return L.Trainer(
+            **plain(self.config.trainer),
+            inference_mode=False,
+            callbacks=callbacks,
+            logger=loggers,
+            use_distributed_sampler=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+
+    def _header(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "status": "running",
+            **{key: self.choices[key] for key in ("method", "setting", "dataset", "model")},
+            "seed": self.seed,
+            "source_mean_error": None,
+            "prediction_timing": self.method.prediction_timing.value,
+            "needs_source": self.method.source_need.value,
+            "paper": self.method.paper,
+            "domains": list(self.domains.domains),
+            "stream_sha256": self.schedule.fingerprint(),
+            "weights_sha256": self.backbone.weights_sha256,
+            "preprocess": {"mean": self.backbone.normalize.mean.flatten().tolist(),
+                           "std": self.backbone.normalize.std.flatten().tolist()},
+            "data": self.domains.describe(),
+            "config": plain(self.config),
+            "versions": {**{name: version(name) for name in PACKAGES}, "python": platform.python_version()},
+            "started": _utc(),
+        }  # fmt: skip
+
+    def _outcome(self, monitor: AdaptationMonitor) -> dict[str, Any]:
+        device = self.method.device
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu"
+        return {
+            **monitor.tally.summary(),
+            "trainable_parameters": self.method.trainable_parameters(),
+            "extra_parameters": self.method.extra_parameters(),
+            "peak_memory_bytes": peak_memory_bytes(),
+            "device": f"{name} ({torch.get_num_threads()} threads)" if device.type == "cpu" else name,
+            "finished": _utc(),
+        }
+
+
+def _utc() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

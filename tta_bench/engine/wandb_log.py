@@ -1,0 +1,83 @@
+"""Weights & Biases: one run per (method, seed), grouped by the stream."""
+
+from __future__ import annotations
+
+import os
+from netrc import NetrcParseError, netrc
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from lightning.pytorch.loggers import Logger, WandbLogger
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from tta_bench.engine.run import Run
+
+SUMMARY = (
+    "status", "mean_error", "sample_error", "forward_per_sample", "backward_per_sample", "coreset_size", "seconds",
+    "seconds_per_batch_median", "peak_memory_bytes", "trainable_parameters", "extra_parameters",
+)  # fmt: skip
+
+
+def open_wandb(run: Run, console: Console) -> list[Logger]:
+    """Start the W&B run, or none if it is switched off or W&B cannot start; the run folder has everything anyway."""
+    settings = run.config.logger
+    if settings.kind == "off":
+        return []
+    os.environ.setdefault("WANDB_SILENT", "true")
+    import wandb
+
+    mode = (
+        settings.mode
+        if settings.mode != "auto"
+        else os.environ.get("WANDB_MODE", "online" if _has_key() else "offline")
+    )
+    group = f"{run.choices['dataset']}/{run.choices['setting']}/{run.schedule.short}"
+    try:
+        logger = WandbLogger(
+            project=settings.project,
+            entity=settings.entity,
+            name=f"{run.choices['method']}-seed{run.seed}",
+            group=group,
+            job_type="run",
+            tags=[run.choices["method"], run.choices["setting"], run.choices["dataset"]],
+            config=run._header(),
+            save_dir=str(run.folder),
+            offline=mode == "offline",
+            settings=wandb.Settings(init_timeout=60, console="off"),
+        )
+        logger.experiment  # noqa: B018  (starts the run, so that a failure shows here)
+    except (wandb.Error, OSError) as error:
+        console.print(f"W&B could not start ({error}); going on without it", style="yellow")
+        return []
+    return [logger]
+
+
+def _has_key() -> bool:
+    """Whether W&B has credentials: in the environment or in the netrc file that ``wandb login`` writes."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname
+    try:
+        return netrc(os.environ.get("NETRC")).authenticators(host or "") is not None
+    except (OSError, NetrcParseError):
+        return False
+
+
+def summarize_wandb(loggers: list[Logger], result: dict[str, Any]) -> None:
+    """Write the summary and the table of errors per domain."""
+    for logger in loggers:
+        if isinstance(logger, WandbLogger):
+            import wandb
+
+            rows = [[name, error, result["num_samples"][name]] for name, error in result["domain_error"].items()]
+            logger.experiment.log({"domain_error": wandb.Table(columns=["domain", "error", "samples"], data=rows)})
+            logger.experiment.summary.update({key: result.get(key) for key in SUMMARY})
+
+
+def close_wandb(loggers: list[Logger]) -> None:
+    """End the W&B run, so that the next method gets one of its own."""
+    if loggers:
+        import wandb
+
+        wandb.finish()

@@ -1,0 +1,119 @@
+"""Streams: when which sample of which domain arrives. Made before any method or image exists."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from tta_bench.streams.assemble import checked_labels, checked_sizes, rng_for, whole_number
+from tta_bench.streams.kinds import blurred, cdc, cdc_2d, csc, gradual, mixed, ptta
+from tta_bench.streams.orders import COTTA_10_ORDERS, NAMED_ORDERS, STANDARD_ORDER, ordered
+from tta_bench.streams.schedule import Schedule, Segment, Step, repeated
+from tta_bench.streams.timeline import plot_timeline, timeline_text
+
+__all__ = [
+    "COTTA_10_ORDERS",
+    "KINDS",
+    "NAMED_ORDERS",
+    "STANDARD_ORDER",
+    "Schedule",
+    "Segment",
+    "Step",
+    "blurred",
+    "cdc",
+    "cdc_2d",
+    "csc",
+    "gradual",
+    "make_stream",
+    "mixed",
+    "plot_timeline",
+    "ptta",
+    "repeated",
+    "rng_for",
+    "timeline_text",
+]
+
+KINDS: dict[str, Callable[..., Schedule]] = {
+    "csc": csc,
+    "cdc": cdc,
+    "cdc_2d": cdc_2d,
+    "ptta": ptta,
+    "gradual": gradual,
+    "blurred": blurred,
+    "mixed": mixed,
+}
+
+
+def make_stream(
+    kind: str,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    labels: Mapping[str, Any] | None = None,
+    batch_size: int = 64,
+    seed: int = 0,
+    order: str | Sequence[str] | None = None,
+    rounds: int = 1,
+    **params: Any,
+) -> Schedule:
+    """The schedule of one setting.
+
+    Args:
+        kind: A name in ``KINDS``.
+        sizes: Samples per domain, in order of arrival; follow from ``labels`` where these are given.
+        labels: Class of every sample of each domain, (N,) whole numbers; needed by ``"ptta"``.
+        batch_size: Samples per batch (B).
+        seed: Decides everything that is random; 0 is a seed like any other.
+        order: ``"standard"``, ``"cotta_0"`` to ``"cotta_9"``, or all domains in the wanted order.
+        rounds: How often the whole stream arrives, each time in the same order.
+        params: Further arguments of the setting's function, such as ``delta`` of :func:`~.kinds.cdc`.
+
+    Raises:
+        ValueError: If the setting or one of its arguments is unknown, missing or out of range.
+
+    Example:
+        >>> stream = make_stream("cdc", sizes={"fog": 300, "snow": 300}, delta=1.0)
+        >>> len(stream), stream.num_samples
+        (10, 600)
+        >>> make_stream("blured", sizes={"fog": 300})
+        Traceback (most recent call last):
+        ValueError: unknown stream 'blured', did you mean 'blurred'? Known: csc, cdc, ...
+    """
+    if kind not in KINDS:
+        raise ValueError(_unknown("stream", kind, KINDS))
+    _check_params(kind, params)
+    rounds = whole_number("rounds", rounds, least=1)
+    data = _data("labels" in inspect.signature(KINDS[kind]).parameters, kind, sizes, labels)
+    if order is not None:
+        data = {domain: data[domain] for domain in ordered(data, order)}
+    schedule = KINDS[kind](data, batch_size=batch_size, seed=seed, **params)
+    return schedule if rounds == 1 else repeated(schedule, rounds)
+
+
+def _data(
+    by_label: bool, kind: str, sizes: Mapping[str, int] | None, labels: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """What the setting's function takes first: the labels or the sizes of the domains."""
+    if labels is None:
+        if sizes is None or by_label:
+            raise ValueError(f"the stream {kind!r} needs {'labels' if by_label else 'sizes'}")
+        return checked_sizes(sizes)
+    arrays = checked_labels(labels)
+    counted = {domain: len(array) for domain, array in arrays.items()}
+    if sizes is not None and dict(sizes) != counted:
+        raise ValueError(f"sizes {dict(sizes)} contradict the labels, which have {counted}")
+    return arrays if by_label else counted
+
+
+def _check_params(kind: str, params: Mapping[str, Any]) -> None:
+    known = [name for name in inspect.signature(KINDS[kind]).parameters if name not in ("sizes", "labels")]
+    for name in params:
+        if name not in known:
+            raise ValueError(_unknown(f"parameter of the stream {kind!r}:", name, known))
+
+
+def _unknown(what: str, name: str, known: Iterable[str]) -> str:
+    nearest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    hint = f", did you mean {nearest[0]!r}?" if nearest else "."
+    return f"unknown {what} {name!r}{hint} Known: {', '.join(known)}"
