@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -35,7 +36,7 @@ def _one_sentence() -> Iterator[None]:
     try:
         yield
     except (ValueError, FileNotFoundError) as error:
-        console.print(f"[bold red]error:[/] {error}", highlight=False, soft_wrap=True)
+        console.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         raise typer.Exit(2) from error
 
 
@@ -76,7 +77,7 @@ def run(words: Words = None) -> None:
         result = Run(compose_run(words or [])).execute(console)
         _print_tables([result])
     if result["status"] != "done":
-        console.print(f"[bold red]failed:[/] {result['error']}", highlight=False, soft_wrap=True)
+        console.print(f"[bold red]failed:[/] {escape(str(result['error']))}", highlight=False, soft_wrap=True)
         raise typer.Exit(1)
 
 
@@ -133,7 +134,7 @@ def stream_show(
 def source_train(
     output: Annotated[Path, typer.Option(help="Where the weights go; a .yaml with the facts lies beside them")],
     seed: int = 0,
-    epochs: int = 7,
+    epochs: int = 6,
     num_images: int = 40_000,
     lr: float = 1.5e-3,
 ) -> None:

@@ -108,8 +108,12 @@ class AdaptationMonitor(L.Callback):
             **{f"method/{key}": value for key, value in row.diagnostics.items()},
         }
 
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        """Close the file: Lightning tears no callback down after a failure."""
+        self.teardown(trainer, pl_module, "test")
+
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Close the file, also after a failure."""
+        """Close the file."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None

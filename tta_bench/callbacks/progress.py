@@ -8,6 +8,7 @@ from typing import Any
 import lightning.pytorch as L
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from tta_bench.callbacks.monitor import AdaptationMonitor
 
@@ -25,11 +26,11 @@ class StreamProgress(L.Callback):
     def __init__(self, title: str, monitor: AdaptationMonitor, console: Console, every: float = 30.0) -> None:
         self.title, self.monitor, self.console, self.every = title, monitor, console, every
         self._progress = Progress(
-            TextColumn("{task.description:<24}"),
-            BarColumn(bar_width=24),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=12),
             MofNCompleteColumn(),
             TextColumn("{task.fields[note]}"),
-            TimeRemainingColumn(compact=True),
+            TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True, min_width=5)),
             console=console,
             disable=not console.is_terminal,
         )
@@ -49,12 +50,16 @@ class StreamProgress(L.Callback):
             return
         domain = row.domain if len(row.by_domain) == 1 else "mixed"
         size = "" if tally.coreset_size is None else f"  coreset {tally.coreset_size:.0f}"
-        note = f"{domain:<18} error {tally.sample_error:5.1f} %{size}"
+        note = f"{domain:<17} error {tally.sample_error:5.1f} %{size}"
         self._progress.update(self._task, advance=1, note=note)
         if not self.console.is_terminal and time.monotonic() - self._printed > self.every:
             self._printed = time.monotonic()
             self.console.print(f"{self.title}: {len(tally.seconds)}/{self._total}  {note}")
 
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        """Free the terminal for the next run: Lightning tears no callback down after a failure."""
+        self.teardown(trainer, pl_module, "test")
+
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Leave the last state of the bar on the screen, also after a failure."""
+        """Leave the last state of the bar on the screen."""
         self._progress.stop()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import zipfile
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -52,15 +53,20 @@ class ArrayImages:
     def __init__(self, images: Path, labels: Path | None = None, *, split: str = "test") -> None:
         self.path = images
         if images.suffix == ".npz":
-            pixels, classes = _read_npz(images, split)
+            pixels, classes = _read(images, split)
         elif labels is None:
             raise ValueError(f"{images} needs its labels beside it: set dataset.labels to their .npy file")
         else:
-            pixels, classes = np.load(images, mmap_mode="r"), np.load(labels)
+            pixels, classes = _read(images), _read(labels)
         if pixels.ndim != 4 or pixels.dtype != np.uint8 or 3 not in (pixels.shape[1], pixels.shape[3]):
             raise ValueError(
                 f"{images}: images must be uint8 of shape (N, H, W, 3) or (N, 3, H, W), "
                 f"got {pixels.dtype} of shape {pixels.shape}"
+            )
+        if classes.ndim != 1 or classes.dtype.kind not in "iu" or (classes < 0).any():
+            raise ValueError(
+                f"{labels or images}: labels must be whole numbers from 0 on, of shape (N,), "
+                f"got {classes.dtype} of shape {classes.shape}"
             )
         if len(pixels) != len(classes):
             raise ValueError(f"{images} holds {len(pixels)} images but {len(classes)} labels")
@@ -79,13 +85,21 @@ class ArrayImages:
         return f"{self.path.name} ({self.split}, {len(self)} images)"
 
 
+def _read(path: Path, split: str | None = None) -> Any:
+    """The array of a ``.npy`` file, or images and labels of a ``.npz`` file."""
+    try:
+        return np.load(path, mmap_mode="r") if split is None else _read_npz(path, split)
+    except (EOFError, OSError, ValueError, zipfile.BadZipFile) as error:
+        raise ValueError(f"cannot read {path}: {error}") from error
+
+
 def _read_npz(path: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
-    with np.load(path) as file:
+    with path.open("rb") as stream, np.load(stream) as file:
         for prefix in (f"{split}_", ""):
             if {f"{prefix}images", f"{prefix}labels"} <= set(file.files):
                 return file[f"{prefix}images"], file[f"{prefix}labels"]
         raise ValueError(
-            f"{path} has neither {split}_images and {split}_labels nor images and labels, but: {', '.join(file.files)}"
+            f"it has neither {split}_images and {split}_labels nor images and labels, but: {', '.join(file.files)}"
         )
 
 
@@ -157,6 +171,8 @@ def open_images(path: str | Path, labels: str | Path | None, *, split: str, imag
             raise FileNotFoundError(f"there is nothing at {needed}")
     if path.is_dir():
         return FolderImages(path, image_size)
+    if image_size is not None:
+        raise ValueError(f"dataset.image_size is for folders of images, and {path} is none: remove it")
     if path.suffix in (".npz", ".npy"):
         return ArrayImages(path, label_path, split=split)
     raise ValueError(f"{path} must be a folder of class folders, a .npz file, or a .npy file with dataset.labels")

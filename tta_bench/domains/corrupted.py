@@ -53,7 +53,8 @@ class CorruptedImages:
         name: Name of the data set in results.
         clean: The clean images.
         source: Clean images of the source domain, for source statistics; None if there are none.
-        domains: ``common`` (the 15), ``validation`` (the 4), or a list of corruption names (``clean`` allowed).
+        domains: ``common`` (the 15), ``validation`` (the 4), or a list of corruption names,
+            with a severity of their own as in ``fog/3``; ``clean`` is allowed.
         severity: 1 to 5.
         family: Constants of the published corruptions: ``imagenet``, ``cifar`` or ``tiny``.
         num_images: Use only the first of the clean images; None uses all.
@@ -88,7 +89,8 @@ class CorruptedImages:
         self.severity, self.family, self.seed = severity, family, seed
         self.num_images = num_images or len(clean)
         self.frost_folder = frost_folder
-        self._frost = load_frost_textures(frost_folder) if "frost" in self.domains else None
+        has_frost = any(domain.partition("/")[0] == "frost" for domain in self.domains)
+        self._frost = load_frost_textures(frost_folder) if has_frost else None
 
     def labels(self, domain: str) -> np.ndarray:
         """Labels (N,) int64; the same for every domain."""
@@ -130,15 +132,21 @@ class CorruptedImages:
 def _domain_names(domains: str | Sequence[str]) -> tuple[str, ...]:
     names = SETS.get(domains, GROUPS.get(domains, (domains,))) if isinstance(domains, str) else tuple(domains)
     known = [*CORRUPTIONS, "clean"]
+    if not names:
+        raise ValueError("dataset.domains is empty: name at least one corruption")
     for name in names:
-        if name not in known:
-            near = get_close_matches(name, [*known, *SETS, *GROUPS], n=1)
+        corruption, slash, severity = name.partition("/")
+        if slash and (severity not in ("1", "2", "3", "4", "5") or corruption == "clean"):
+            raise ValueError(f"{name!r} is not a corruption with a severity from 1 to 5, such as 'fog/3'")
+        if corruption not in known:
+            near = get_close_matches(corruption, [*known, *SETS, *GROUPS], n=1)
             raise ValueError(f"unknown corruption {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
     return tuple(names)
 
 
 def shapes_c(
     *,
+    split: str = "test",
     num_images: int = 512,
     domains: str | list[str] = "common",
     severity: int = 5,
@@ -151,13 +159,16 @@ def shapes_c(
     say nothing about ImageNet-C.
 
     Args:
+        split: ``test``, or ``validation`` for choosing hyper-parameters on other images.
         num_images: Images per domain.
         domains: ``common`` (the 15), ``validation`` (the 4), or a list of corruption names.
         severity: 1 to 5.
         family: Constants of the published corruptions.
         seed: Seed of the corruptions.
     """
-    clean, source = ShapesImages("test", num_images), ShapesImages("source", 1000)
+    if split not in ("test", "validation"):
+        raise ValueError(f"dataset.split must be test or validation, got {split!r}")
+    clean, source = ShapesImages(split, num_images), ShapesImages("source", 1000)
     return CorruptedImages(
         "shapes_c", clean, source, domains=domains, severity=severity, family=family, seed=seed
     )  # fmt: skip

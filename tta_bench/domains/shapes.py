@@ -143,9 +143,14 @@ class ShapesImages:
         split: One of ``SPLITS``.
         num_images: Number of images, a multiple of ten for balanced classes.
         size: Height and width in pixels.
+
+    Raises:
+        ValueError: If ``num_images`` is below 1.
     """
 
     def __init__(self, split: str, num_images: int, size: int = 64) -> None:
+        if num_images < 1:
+            raise ValueError(f"dataset.num_images must be at least 1, got {num_images}")
         self.split, self.size = split, size
         self.labels = np.array([label(i) for i in range(num_images)], dtype=np.int64)
         self._rendered: dict[int, np.ndarray] = {}

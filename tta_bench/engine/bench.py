@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
 from rich.console import Console
 
 from tta_bench.domains.corrupted import DomainSource
-from tta_bench.engine.config import ConfigError, compose_run, options, plain
+from tta_bench.engine.config import ConfigError, build, compose_run, options, plain, read_word
 from tta_bench.engine.nodes import register_all
 from tta_bench.engine.run import Run
 from tta_bench.records import write_json
@@ -30,7 +29,7 @@ class Plan:
 
     def overrides(self, method: str, seed: int) -> list[str]:
         """The words that compose one run."""
-        return [f"method={method}", *self.common, *self.own.get(method, []), f"seed={seed}"]
+        return [f"method={method}", *self.common, *self.own.get(_short(method), []), f"seed={seed}"]
 
 
 def make_plan(words: Sequence[str]) -> Plan:
@@ -42,12 +41,12 @@ def make_plan(words: Sequence[str]) -> Plan:
     register_all()
     plan = Plan()
     for word in words:
-        key, _, value = word.partition("=")
+        key = word.partition("=")[0]
         if key == "methods":
-            plan.methods = [str(name) for name in _as_list(word, value)]
+            plan.methods = [str(name) for name in _as_list(word)]
         elif key == "seeds":
-            plan.seeds = _seeds(word, value)
-    names = {*options("method"), *plan.methods}
+            plan.seeds = _seeds(word)
+    short = [_short(name) for name in plan.methods]
     for word in words:
         key, _, value = word.partition("=")
         first, _, rest = key.partition(".")
@@ -57,10 +56,10 @@ def make_plan(words: Sequence[str]) -> Plan:
             raise ConfigError(f"bench runs several: write {key}s=[{value}] instead of {word}")
         if first == "method":
             raise ConfigError(
-                f"{word}: bench runs several methods, say which one, for example {plan.methods[-1]}.{rest}={value}"
+                f"{word}: bench runs several methods, say which one, for example {short[-1]}.{rest}={value}"
             )
-        if rest and first in names:
-            if first not in plan.methods:
+        if rest and first in {*options("method"), *short}:
+            if first not in short:
                 raise ConfigError(f"{word}: {first} is not among methods=[{','.join(plan.methods)}]")
             plan.own.setdefault(first, []).append(f"method.{rest}={value}")
         else:
@@ -68,18 +67,23 @@ def make_plan(words: Sequence[str]) -> Plan:
     return plan
 
 
-def _as_list(word: str, value: str) -> list[Any]:
-    items = OmegaConf.to_container(OmegaConf.create(f"items: {value}"))["items"]
+def _short(method: str) -> str:
+    """The name under which ``pkg.Class`` is known on the command line and in results: ``Class``."""
+    return method.rpartition(".")[2]
+
+
+def _as_list(word: str) -> list[Any]:
+    items = read_word(word)
     items = items if isinstance(items, list) else [items]
-    if not items or None in items:
+    if not items or "" in items or None in items:
         raise ConfigError(f"{word}: name at least one, for example methods=[source,tent] or seeds=[0,1,2]")
     return list(dict.fromkeys(items))
 
 
-def _seeds(word: str, value: str) -> list[int]:
-    seeds = _as_list(word, value)
+def _seeds(word: str) -> list[int]:
+    seeds = _as_list(word)
     for seed in seeds:
-        if not isinstance(seed, int) or seed < 0:
+        if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
             raise ConfigError(f"{word}: a seed is a whole number from 0 on, got {seed!r}")
     return seeds
 
@@ -96,21 +100,26 @@ def bench(words: Sequence[str], console: Console) -> list[dict[str, Any]]:
     plan = make_plan(words)
     jobs = [compose_run(plan.overrides(method, seed)) for seed in plan.seeds for method in plan.methods]
     opened: dict[str, DomainSource] = {}  # every method sees the same images, rendered once
-    results = []
+    results: list[dict[str, Any]] = []
     for job in jobs:
         key = str(plain(job.config.dataset))
         run = Run(job, opened.get(key))
+        if not results:  # what makes a later method impossible is said before hours are spent on the earlier ones
+            for other in jobs:
+                build(other.config.method)(run.backbone, seed=0)
         opened[key] = run.domains
         results.append(run.execute(console))
         if results[-1]["status"] == "failed":
-            console.print(f"{run.title} failed: {results[-1]['error']}", style="bold red", highlight=False)
+            message = f"{run.title} failed: {results[-1]['error']}"
+            console.print(message, style="bold red", highlight=False, markup=False)
     return [_with_source_error(result, results) for result in results]
 
 
 def _with_source_error(result: dict[str, Any], results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     same = ("stream_sha256", "weights_sha256", "data", "preprocess")
     for source in results:
-        if source["method"] == "source" and all(source[key] == result[key] for key in same):
+        usable = source["method"] == "source" and source["status"] == "done"
+        if usable and all(source[key] == result[key] for key in same):
             folder = Path(result["folder"])
             result = {**result, "source_mean_error": source["mean_error"]}
             write_json(folder / "result.json", {k: v for k, v in result.items() if k != "folder"})

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
+from hydra.errors import HydraException, InstantiationException
+from hydra_zen import get_target, instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from tta_bench.engine.nodes import config_folder, import_class, register_all, register_light, register_method
 
+LEAST = {"seed": 0, "num_workers": 0, "threads": 1}  # a run's own whole numbers and their smallest values
 GROUPS = ("setting", "dataset", "model", "trainer", "logger", "method", "tuned")
 
 
@@ -73,7 +76,8 @@ def _resolve_class(overrides: list[str]) -> list[str]:
 
 
 def _compose(name: str, overrides: list[str]) -> Composed:
-    _check_words(overrides)
+    for word in overrides:
+        read_word(word)
     chosen = [word for word in overrides if word.partition("=")[0] in GROUPS]
     values = [word for word in overrides if word not in chosen]
     for word in chosen:
@@ -85,7 +89,10 @@ def _compose(name: str, overrides: list[str]) -> Composed:
         default = _hydra(name, chosen)
         for word in values:
             _check_key(word, default.config)
-        return _hydra(name, overrides)
+        composed = _hydra(name, overrides) if values else default
+    _check_numbers(composed.config)
+    _check_choices(composed.config)
+    return composed
 
 
 def _hydra(name: str, overrides: list[str]) -> Composed:
@@ -99,18 +106,22 @@ def _hydra(name: str, overrides: list[str]) -> Composed:
     return Composed(config, choices)
 
 
-def _check_words(overrides: Sequence[str]) -> None:
-    for word in overrides:
-        if "=" not in word:
-            raise ConfigError(
-                f"{word!r} is not an override: write key=value, for example setting=cdc or method.lr=0.01"
-            )
-        try:
-            OverridesParser.create().parse_override(word)
-        except HydraException as error:
-            raise ConfigError(
-                f"cannot read {word!r}: quote values with special characters, as in key='\"a b\"'"
-            ) from error
+def read_word(word: str) -> Any:
+    """The value in ``key=value``.
+
+    Raises:
+        ConfigError: If the word cannot be read, or holds several values.
+    """
+    if not word.partition("=")[0] or "=" not in word:
+        raise ConfigError(f"{word!r} is not an override: write key=value, for example setting=cdc or method.lr=0.01")
+    try:
+        override = OverridesParser.create().parse_override(word)
+    except HydraException as error:
+        message = f"cannot read {word!r}: quote values with special characters, as in key='\"a b\"'"
+        raise ConfigError(message) from error
+    if override.is_sweep_override():
+        raise ConfigError(f"{word!r} holds several values: a list is written [a,b]")
+    return override.value()
 
 
 def _check_key(word: str, config: DictConfig) -> None:
@@ -120,13 +131,35 @@ def _check_key(word: str, config: DictConfig) -> None:
     node: Any = config
     parts = path.split(".")
     for depth, part in enumerate(parts):
-        if not isinstance(node, DictConfig) or part not in node:
+        child = node._get_node(part, validate_access=False) if isinstance(node, DictConfig) else None
+        if child is None:
             here = ".".join(parts[:depth])
             known = [str(k) for k in node if not str(k).startswith("_")] if isinstance(node, DictConfig) else []
             prefix = f"{here}." if here else ""
             hint = _nearest(part, known, f"keys of {here or 'a run'} are", prefix)
             raise ConfigError(f"there is no key {path!r}{hint}")
-        node = node._get_node(part) if OmegaConf.is_missing(node, part) else node[part]
+        node = child
+
+
+def _check_numbers(config: DictConfig) -> None:
+    for key, least in LEAST.items():
+        value = config.get(key)
+        if value is None and key != "seed":
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise ConfigError(f"{key} must be a whole number from {least} on, got {value!r}")
+
+
+def _check_choices(config: DictConfig) -> None:
+    """Check the ``Literal`` annotations of classes and functions, a type that OmegaConf does not know."""
+    for group, node in config.items():
+        if not isinstance(node, DictConfig) or "_target_" not in node:
+            continue
+        target = get_target(node)
+        for key, hint in get_type_hints(target.__init__ if inspect.isclass(target) else target).items():
+            if get_origin(hint) is Literal and key in node and node[key] not in get_args(hint):
+                known = ", ".join(map(str, get_args(hint)))
+                raise ConfigError(f"{group}.{key} must be one of {known}; got {node[key]!r}")
 
 
 def _nearest(word: str, known: Sequence[str], introduction: str, prefix: str = "") -> str:
@@ -142,6 +175,14 @@ def _reason(error: Exception) -> str:
     text = str(error)
     key = re.search(r"full_key: (\S+)", text)
     return f"{key.group(1)}: {text.splitlines()[0]}" if key else text.splitlines()[0]
+
+
+def build(node: DictConfig) -> Any:
+    """Make what a node describes; a mistake in it comes out as the error itself, not as Hydra's account of it."""
+    try:
+        return instantiate(node)
+    except InstantiationException as error:
+        raise error.__cause__ or error from None
 
 
 def plain(config: DictConfig | ListConfig) -> dict[str, Any]:

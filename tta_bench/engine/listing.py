@@ -7,7 +7,7 @@ import inspect
 from hydra_zen import get_target
 from rich.table import Table
 
-from tta_bench.engine.config import compose_run, options
+from tta_bench.engine.config import compose_run, compose_stream, options
 from tta_bench.engine.nodes import register_all, register_light
 from tta_bench.streams import KINDS
 
@@ -38,10 +38,10 @@ def _methods() -> Table:
 
 def _sentence(group: str, name: str) -> str:
     if group == "setting":
-        kind = compose_run([f"setting={name}"]).config.setting.kind
+        kind = compose_stream([f"setting={name}"]).config.setting.kind
         return _first_sentence(KINDS[kind]) if name == kind else f"a configuration of {kind}"
     if group == "dataset":
-        return _first_sentence(get_target(compose_run([f"dataset={name}"]).config.dataset))
+        return _first_sentence(get_target(compose_stream([f"dataset={name}"]).config.dataset))
     return _first_sentence(get_target(compose_run([f"model={name}"]).config.model))
 
 

@@ -14,8 +14,7 @@ from typing import Any
 
 import lightning.pytorch as L
 import torch
-from hydra_zen import instantiate
-from lightning.pytorch.loggers import Logger
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from omegaconf import OmegaConf
 from rich.console import Console
 
@@ -23,7 +22,7 @@ from tta_bench.callbacks import AdaptationMonitor, StreamProgress
 from tta_bench.callbacks.monitor import peak_memory_bytes
 from tta_bench.data.datamodule import StreamDataModule, schedule_for
 from tta_bench.domains.corrupted import DomainSource
-from tta_bench.engine.config import Composed, plain, require
+from tta_bench.engine.config import Composed, ConfigError, build, plain, require
 from tta_bench.engine.source_cache import fit_or_load_source
 from tta_bench.engine.wandb_log import close_wandb, open_wandb, summarize_wandb
 from tta_bench.methods.base import TTAMethod
@@ -33,6 +32,9 @@ from tta_bench.streams import Schedule
 
 # What does not change a run's numbers is not part of its identity.
 NOT_IDENTITY = ("output", "cache_dir", "num_workers", "threads", "logger")
+# Warnings that a user of a run can do nothing about: the order of a stream needs one loader process, and Lightning
+# calls a name that torch has deprecated.
+UNHELPFUL = (".*does not have many workers", "`isinstance.treespec, LeafSpec.` is deprecated")
 PACKAGES = ("tta_bench", "torch", "lightning", "timm", "numpy", "scipy", "opencv-python-headless")
 
 
@@ -54,16 +56,17 @@ class Run:
         if self.config.threads:
             torch.set_num_threads(int(self.config.threads))
         self.seed = int(self.config.seed)
-        self.domains: DomainSource = domains or instantiate(self.config.dataset)
+        self.domains: DomainSource = domains or build(self.config.dataset)
         setting = plain(self.config.setting)
         self.schedule: Schedule = schedule_for(self.domains, setting.pop("kind"), seed=self.seed, **setting)
-        self.backbone: Backbone = instantiate(self.config.model)
-        self.method: TTAMethod = instantiate(self.config.method)(self.backbone, seed=self.seed)
+        self.backbone: Backbone = build(self.config.model)
+        self.method: TTAMethod = build(self.config.method)(self.backbone, seed=self.seed)
         self.data = StreamDataModule(
             self.domains, self.schedule, num_workers=int(self.config.num_workers), seed=self.seed
         )
-        names = (self.choices["dataset"], self.choices["setting"], self.choices["method"])
-        self.folder = Path(self.config.output).expanduser().joinpath(*names, f"seed{self.seed}-{self.config_hash()}")
+        names = [self.choices[group] for group in ("dataset", "setting", "method")]
+        names.append(f"seed{self.seed}-{self.config_hash()}")
+        self.folder = Path(str(self.config.output)).expanduser().joinpath(*names)
 
     @property
     def title(self) -> str:
@@ -80,16 +83,20 @@ class Run:
 
         A method that raises, or returns a score that is not finite, ends as status ``failed`` with its message;
         the rows so far stay on disk.
+
+        Raises:
+            ConfigError: If the trainer's settings are wrong; nothing is written then.
         """
+        monitor = AdaptationMonitor(rows=self.folder / "batches.csv")
+        trainer = self._trainer([monitor, StreamProgress(self.title, monitor, console)])
         self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "batches.csv").unlink(missing_ok=True)  # of an earlier run into this folder
         OmegaConf.save(self.config, self.folder / "config.yaml")
         self.schedule.save(self.folder / "stream.json")
-        monitor = AdaptationMonitor(rows=self.folder / "batches.csv")
         result = self._header()
         write_json(self.folder / "result.json", result)
-        loggers = open_wandb(self, console)
+        trainer.loggers = loggers = open_wandb(self, console)
         try:
-            trainer = self._trainer([monitor, StreamProgress(self.title, monitor, console)], loggers)
             result |= fit_or_load_source(self.method, self.data, Path(self.config.cache_dir), trainer, console)
             trainer.test(self.method, datamodule=self.data, verbose=False)
             result["status"] = "done"
@@ -101,26 +108,29 @@ class Run:
             result |= self._outcome(monitor)
             write_json(self.folder / "result.json", result)
             summarize_wandb(loggers, result)
-            close_wandb(loggers)
+            close_wandb(loggers, failed=result["status"] != "done")
         return {**result, "folder": str(self.folder)}
 
-    def _trainer(self, callbacks: list[L.Callback], loggers: list[Logger]) -> L.Trainer:
+    def _trainer(self, callbacks: list[L.Callback]) -> L.Trainer:
         logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-        for message in (
-            ".*does not have many workers.*",
-            ".*num_workers.*",
-        ):  # the order needs one process only
+        for message in UNHELPFUL:
             warnings.filterwarnings("ignore", message=message)
-        return L.Trainer(
-            **plain(self.config.trainer),
-            inference_mode=False,
-            callbacks=callbacks,
-            logger=loggers,
-            use_distributed_sampler=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-        )
+        try:
+            trainer = L.Trainer(
+                **plain(self.config.trainer),
+                inference_mode=False,
+                callbacks=callbacks,
+                logger=False,
+                use_distributed_sampler=False,
+                enable_checkpointing=False,
+                enable_progress_bar=False,
+                enable_model_summary=False,
+            )
+        except (MisconfigurationException, TypeError, ValueError) as error:
+            raise ConfigError(f"the trainer cannot be made: {error}") from error
+        if trainer.world_size > 1:
+            raise ConfigError("one stream on several devices is not supported yet: set trainer.devices=1")
+        return trainer
 
     def _header(self) -> dict[str, Any]:
         return {
@@ -145,11 +155,12 @@ class Run:
 
     def _outcome(self, monitor: AdaptationMonitor) -> dict[str, Any]:
         device = self.method.device
+        ready = monitor.last is not None  # before the first batch a method may not know its own size
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu"
         return {
             **monitor.tally.summary(),
-            "trainable_parameters": self.method.trainable_parameters(),
-            "extra_parameters": self.method.extra_parameters(),
+            "trainable_parameters": self.method.trainable_parameters() if ready else None,
+            "extra_parameters": self.method.extra_parameters() if ready else None,
             "peak_memory_bytes": peak_memory_bytes(),
             "device": f"{name} ({torch.get_num_threads()} threads)" if device.type == "cpu" else name,
             "finished": _utc(),

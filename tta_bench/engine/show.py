@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from hydra_zen import instantiate
 from rich.console import Console
 
-from tta_bench.engine.config import compose_stream, plain, require
+from tta_bench.engine.config import build, compose_stream, plain, require
 from tta_bench.streams import Schedule, make_stream, plot_timeline, timeline_text
 
 
@@ -17,7 +16,7 @@ def make_schedule(words: Sequence[str]) -> Schedule:
     """The schedule that a run with these overrides would see."""
     composed = compose_stream(words)
     require(composed.config)
-    domains = instantiate(composed.config.dataset)
+    domains = build(composed.config.dataset)
     setting = plain(composed.config.setting)
     labels = {name: np.asarray(domains.labels(name)) for name in domains.domains}
     return make_stream(setting.pop("kind"), labels=labels, seed=composed.config.seed, **setting)

@@ -64,6 +64,21 @@ class SourceTraining(L.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": cycle, "interval": "step"}}
 
 
+class _EpochLines(L.Callback):
+    """A line per epoch, which stays on the screen and in a log file."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Print the accuracy."""
+        if not trainer.sanity_checking:
+            accuracy = trainer.callback_metrics["accuracy"].item()
+            self.console.print(
+                f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}: {accuracy:.1f} % on validation"
+            )
+
+
 def train_shapes_vit(output: Path, *, seed: int, epochs: int, num_images: int, lr: float, console: Console) -> None:
     """Train ``shapes_vit`` and write its weights (.safetensors, half precision) and a .yaml with the facts.
 
@@ -89,6 +104,7 @@ def train_shapes_vit(output: Path, *, seed: int, epochs: int, num_images: int, l
     trainer = L.Trainer(
         max_epochs=epochs,
         gradient_clip_val=1.0,
+        callbacks=[_EpochLines(console)],
         logger=False,
         enable_checkpointing=False,
         enable_model_summary=False,

@@ -13,6 +13,7 @@ from rich.console import Console
 if TYPE_CHECKING:
     from tta_bench.engine.run import Run
 
+MODES = ("auto", "online", "offline")
 SUMMARY = (
     "status", "mean_error", "sample_error", "forward_per_sample", "backward_per_sample", "coreset_size", "seconds",
     "seconds_per_batch_median", "peak_memory_bytes", "trainable_parameters", "extra_parameters",
@@ -20,21 +21,24 @@ SUMMARY = (
 
 
 def open_wandb(run: Run, console: Console) -> list[Logger]:
-    """Start the W&B run, or none if it is switched off or W&B cannot start; the run folder has everything anyway."""
+    """Start the W&B run, or none if it is switched off or W&B cannot start; the run folder has everything anyway.
+
+    Raises:
+        ValueError: If ``logger.mode`` is unknown.
+    """
     settings = run.config.logger
     if settings.kind == "off":
         return []
     os.environ.setdefault("WANDB_SILENT", "true")
     import wandb
 
-    mode = (
-        settings.mode
-        if settings.mode != "auto"
-        else os.environ.get("WANDB_MODE", "online" if _has_key() else "offline")
-    )
+    if settings.mode not in MODES:
+        raise ValueError(f"logger.mode must be one of {', '.join(MODES)}; got {settings.mode!r}")
+    auto = os.environ.get("WANDB_MODE", "online" if _has_key() else "offline")
+    mode: Any = auto if settings.mode == "auto" else settings.mode
     group = f"{run.choices['dataset']}/{run.choices['setting']}/{run.schedule.short}"
     try:
-        logger = WandbLogger(
+        started = wandb.init(
             project=settings.project,
             entity=settings.entity,
             name=f"{run.choices['method']}-seed{run.seed}",
@@ -42,15 +46,14 @@ def open_wandb(run: Run, console: Console) -> list[Logger]:
             job_type="run",
             tags=[run.choices["method"], run.choices["setting"], run.choices["dataset"]],
             config=run._header(),
-            save_dir=str(run.folder),
-            offline=mode == "offline",
+            dir=str(run.folder),
+            mode=mode,
             settings=wandb.Settings(init_timeout=60, console="off"),
         )
-        logger.experiment  # noqa: B018  (starts the run, so that a failure shows here)
     except (wandb.Error, OSError) as error:
         console.print(f"W&B could not start ({error}); going on without it", style="yellow")
         return []
-    return [logger]
+    return [WandbLogger(experiment=started, save_dir=str(run.folder))]
 
 
 def _has_key() -> bool:
@@ -75,9 +78,9 @@ def summarize_wandb(loggers: list[Logger], result: dict[str, Any]) -> None:
             logger.experiment.summary.update({key: result.get(key) for key in SUMMARY})
 
 
-def close_wandb(loggers: list[Logger]) -> None:
-    """End the W&B run, so that the next method gets one of its own."""
+def close_wandb(loggers: list[Logger], *, failed: bool) -> None:
+    """End the W&B run as finished or failed, so that the next method gets one of its own."""
     if loggers:
         import wandb
 
-        wandb.finish()
+        wandb.finish(exit_code=int(failed))

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from torch import nn
 
-NORM_LAYERS = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
+BatchNorm = nn.modules.batchnorm._BatchNorm
+NORM_LAYERS = (nn.LayerNorm, nn.GroupNorm, BatchNorm)
+
+
+def batch_norms(module: nn.Module) -> list[BatchNorm]:
+    """All batch norm layers inside ``module``."""
+    return [m for m in module.modules() if isinstance(m, BatchNorm)]
 
 
 def norm_layers(module: nn.Module) -> list[nn.Module]:
@@ -31,7 +37,7 @@ def adapt_norm_layers(module: nn.Module) -> list[nn.Parameter]:
         raise ValueError(f"{type(module).__name__} has no normalisation layer to adapt; choose another method")
     for layer in layers:
         layer.requires_grad_(True)
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        if isinstance(layer, BatchNorm):
             layer.track_running_stats = False
             layer.running_mean = layer.running_var = None
     return [p for layer in layers for p in layer.parameters()]

@@ -2,6 +2,7 @@
 
 from tta_bench.methods.base import TTAMethod
 from tta_bench.methods.dpcore import DPCore
+from tta_bench.methods.dpcore_simplified import DPCoreSimplified
 from tta_bench.methods.source import Source
 from tta_bench.methods.tent import Tent
 
@@ -9,6 +10,7 @@ METHODS: dict[str, type[TTAMethod]] = {
     "source": Source,
     "tent": Tent,
     "dpcore": DPCore,
+    "dpcore_simplified": DPCoreSimplified,
 }
 
-__all__ = ["METHODS", "DPCore", "Source", "TTAMethod", "Tent"]
+__all__ = ["METHODS", "DPCore", "DPCoreSimplified", "Source", "TTAMethod", "Tent"]

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from tta_bench.functional.parameters import batch_norms
 from tta_bench.models.backbone import Backbone
+from tta_bench.models.parallel import average_gradients
 from tta_bench.types import OutputKind, PredictionTiming, SourceNeed, StepOutput, StreamBatch
 
 
@@ -76,6 +78,13 @@ class TTAMethod(L.LightningModule, ABC):
         """Numbers to log after each batch; always the same keys, e.g. ``{"coreset_size": 4.0}``."""
         return {}
 
+    def passes(self) -> tuple[float, float] | None:
+        """Forward and backward passes per sample that the algorithm made for the last batch; None if not declared.
+
+        A claim, checked by ``check_method``; what a run reports is counted at the backbone's door.
+        """
+        return None
+
     # ---- what a method calls -----------------------------------------------------------------------------
 
     def add_state(self, name: str, default: Tensor, *, source: bool = False) -> None:
@@ -96,6 +105,7 @@ class TTAMethod(L.LightningModule, ABC):
     def backward(self, loss: Tensor) -> None:
         """Accumulate the gradients of ``loss``, for methods that step by hand (e.g. twice, as SAM does)."""
         loss.backward()
+        average_gradients(p for p in self.parameters() if p.requires_grad)
 
     def restart_optimizer(self) -> None:
         """Forget the optimizer's moments."""
@@ -212,8 +222,11 @@ class TTAMethod(L.LightningModule, ABC):
         """Start the stream: check the trainer, fit the source if nobody did, and forget earlier streams."""
         if torch.is_inference_mode_enabled():
             raise RuntimeError("adaptation needs gradients while testing: build the Trainer with inference_mode=False")
-        if self.trainer.world_size > 1:
-            raise RuntimeError("one stream on several devices is not supported yet: build the Trainer with devices=1")
+        if self.trainer.world_size > 1 and any(layer.running_mean is None for layer in batch_norms(self)):
+            raise RuntimeError(
+                "a batch norm layer that uses the statistics of the batch sees only a share of it on several devices: "
+                "build the Trainer with devices=1"
+            )
         if self.source_need is not SourceNeed.NOTHING and not self.source_ready:
             self.fit_source(self.trainer.datamodule.source_dataloader(self.source_need))
         if self._resumed_optimizer is None:

@@ -12,7 +12,7 @@ from torch.optim import AdamW, Optimizer
 
 from tta_bench.functional import Statistics, batch_statistics, softmax_entropy, statistics_distance
 from tta_bench.methods.base import TTAMethod
-from tta_bench.models.backbone import Backbone
+from tta_bench.models.backbone import Backbone, Embedded
 from tta_bench.types import PredictionTiming, SourceNeed
 
 DIAGNOSTICS = ("distance_raw", "distance_weighted", "distance_floor", "is_new_domain")
@@ -88,6 +88,7 @@ class DPCore(TTAMethod):
         super().__init__(backbone, seed=seed)
         self.save_hyperparameters(ignore="backbone", logger=False)
         nothing = torch.tensor(math.nan)
+        self._passes = (0.0, 0.0)
         self._last: dict[str, Tensor | float] = dict.fromkeys(DIAGNOSTICS, nothing)  # for the log only
 
     def configure_adaptation(self) -> None:
@@ -144,27 +145,34 @@ class DPCore(TTAMethod):
         """Images (B, C, H, W) in [0, 1] -> logits (B, K) of the last forward pass, before its update (Alg. 1)."""
         self.require_source()
         with torch.no_grad():
-            tokens = self.backbone.embed(images)  # constant while a prompt is learned
-            features = self.backbone.encode(tokens)
+            embedded = self.backbone.embed(images)  # constant while a prompt is learned
+            features = self.backbone.encode(embedded)
         if len(images) < 2:
+            self._passes = (1, 0)
             return self.backbone.classify(features)
         raw = batch_statistics(features)
         d_raw = self._distance(raw)
-        d_weighted, is_new = torch.full_like(d_raw, math.nan), True
+        d_weighted, evaluated, is_new = torch.full_like(d_raw, math.nan), 1, True
         if len(self.coreset_mean) > 0:
             weights = self._weights(raw)
             self._start_from(torch.einsum("k,kld->ld", weights.to(self.prompt.dtype), self.coreset_prompt))
-            features = self.backbone.encode(tokens, self.prompt)
+            features = self.backbone.encode(embedded, self.prompt)
             prompted = batch_statistics(features)
-            d_weighted = self._distance(prompted)
+            d_weighted, evaluated = self._distance(prompted), 2
             is_new = bool(d_weighted > self.hparams.rho * d_raw)
         if is_new:
-            features = self._learn_new(tokens, raw)
+            features = self._learn_new(embedded, raw)
+            self._passes = (evaluated + self.hparams.steps_new, self.hparams.steps_new)
         else:
-            self.update(d_weighted)
+            self.update(d_weighted)  # its forward pass was the evaluation
             self._refine(raw if self.hparams.coreset_stats == "raw" else prompted, weights)
+            self._passes = (evaluated, 1)
         self._record(len(images), d_raw, d_weighted, is_new)
         return self.backbone.classify(features.detach())
+
+    def passes(self) -> tuple[float, float]:
+        """2 forward, 1 backward for a known domain; with ``steps_new`` more forward, as many backward for a new one."""
+        return self._passes
 
     def extra_parameters(self) -> int:
         """Scalars of the prompt being learned and of all stored prompts."""
@@ -181,11 +189,11 @@ class DPCore(TTAMethod):
         self.prompt.data.copy_(prompt)
         self.restart_optimizer()
 
-    def _learn_new(self, tokens: Tensor, raw: Statistics) -> Tensor:
+    def _learn_new(self, embedded: Embedded, raw: Statistics) -> Tensor:
         """Learn a prompt from scratch (Eq. 6), append it, and return the features of the last forward pass."""
         self._start_from(self.initial_prompt)
         for _ in range(self.hparams.steps_new):
-            features = self.backbone.encode(tokens, self.prompt)
+            features = self.backbone.encode(embedded, self.prompt)
             self.update(self._distance(batch_statistics(features)))
         self.coreset_mean = torch.cat([self.coreset_mean, raw.mean[None]])
         self.coreset_std = torch.cat([self.coreset_std, raw.std[None]])

@@ -19,6 +19,10 @@ class Source(TTAMethod):
     prediction_timing = PredictionTiming.BEFORE_UPDATE
     paper = "no adaptation"
 
+    def passes(self) -> tuple[float, float]:
+        """1 forward, 0 backward."""
+        return (1, 0)
+
     def configure_adaptation(self) -> None:
         """Freeze everything."""
         self.backbone.requires_grad_(False)

@@ -52,6 +52,10 @@ class Tent(TTAMethod):
         super().__init__(backbone, seed=seed)
         self.save_hyperparameters(ignore="backbone", logger=False)
 
+    def passes(self) -> tuple[float, float]:
+        """``steps`` forward and backward."""
+        return (self.hparams.steps, self.hparams.steps)
+
     def configure_adaptation(self) -> None:
         """Train the norm layers only."""
         self.adapted = adapt_norm_layers(self.backbone)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
+
+from tta_bench.models.parallel import gather, share_of
 
 
 class PassMeter:
@@ -36,6 +40,13 @@ class PassMeter:
         return self
 
 
+class Embedded(NamedTuple):
+    """Embedded images of one batch; opaque to methods, which only pass it to ``encode``."""
+
+    tokens: Tensor  # (b, N, D), of this rank's share of the batch
+    batch_size: int  # B, of the whole batch
+
+
 class Normalize(nn.Module):
     """Subtract a mean and divide by a standard deviation per channel: the first operation of a backbone.
 
@@ -61,8 +72,8 @@ class Backbone(nn.Module):
     """A source model in three steps: ``embed`` images, ``encode`` to features, ``classify``.
 
     Methods call these three (or ``features`` and the whole, ``forward``) and nothing else of the network.
-    ``encode`` is the door: every pass through it is counted in ``meter``. What ``embed`` returns is opaque
-    to methods and stays constant while prompts are learned on a batch.
+    ``encode`` is the door: every pass through it is counted in ``meter``, and it is where a batch is split over
+    several devices. What ``embed`` returns stays constant while prompts are learned on a batch.
 
     Attributes:
         feature_dim: Width D of a feature.
@@ -98,13 +109,14 @@ class Backbone(nn.Module):
         """Features (B, D) -> logits (B, K)."""
         raise NotImplementedError  # a subclass wraps its network's head here
 
-    def embed(self, images: Tensor) -> Tensor:
+    def embed(self, images: Tensor) -> Embedded:
         """Images (B, C, H, W) in [0, 1] -> what ``encode`` takes."""
-        return self._embed(self.normalize(images))
+        share = images[share_of(len(images))]
+        return Embedded(self._embed(self.normalize(share)), len(images))
 
-    def encode(self, tokens: Tensor, prompt: Tensor | None = None) -> Tensor:
+    def encode(self, embedded: Embedded, prompt: Tensor | None = None) -> Tensor:
         """Embedded images, optionally with prompt tokens (L, prompt_dim) -> features (B, D)."""
-        features = self._encode(tokens, prompt)
+        features = gather(self._encode(embedded.tokens, prompt), embedded.batch_size)
         self.meter.observe(features)
         return features
 

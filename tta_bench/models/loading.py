@@ -12,7 +12,6 @@ from typing import Any
 import timm
 import torch
 from omegaconf import OmegaConf
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -62,7 +61,7 @@ def load_model(
         raise ValueError("no model given: set model.name, or model.checkpoint together with model.config")
     else:
         card = _timm_card(name)
-    vit = timm.create_model(card["architecture"], pretrained=checkpoint is None, **card["kwargs"])
+    vit = _create(card, pretrained=checkpoint is None)
     if checkpoint is not None:
         _load_weights(vit, Path(checkpoint))
     backbone = ViTBackbone(vit, tuple(mean or card["mean"]), tuple(std or card["std"])).eval()
@@ -98,8 +97,20 @@ def _timm_card(name: str) -> dict[str, Any]:
 
 
 def _did_you_mean(architecture: str) -> str:
-    near = get_close_matches(architecture, [*PACKAGED, *timm.list_models("vit*")], n=1)
+    near = get_close_matches(architecture, [*PACKAGED, *timm.list_models("vit*")], n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _create(card: dict[str, Any], pretrained: bool) -> torch.nn.Module:
+    try:
+        return timm.create_model(card["architecture"], pretrained=pretrained, **card["kwargs"])
+    except TypeError as error:
+        raise ValueError(f"the architecture {card['architecture']} refuses its kwargs: {error}") from error
+    except OSError as error:
+        raise ValueError(
+            f"the weights of {card['architecture']} are neither on this machine nor could they be downloaded: "
+            "go online once, or give model.checkpoint with model.config"
+        ) from error
 
 
 def _load_weights(model: torch.nn.Module, path: Path) -> None:
@@ -123,9 +134,8 @@ def _read_state_dict(path: Path) -> dict[str, Tensor]:
         raise FileNotFoundError(f"there is no checkpoint at {path}")
     try:
         loaded = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
-    except (SafetensorError, RuntimeError, ValueError, EOFError, OSError, Exception) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"{path} is not a readable checkpoint of tensors only ({reason})") from error
+    except Exception as error:  # a damaged or foreign file makes the readers raise nearly anything
+        raise ValueError(f"{path} is not a readable checkpoint of tensors only: save model.state_dict()") from error
     for key in ("state_dict", "model", "net"):
         if isinstance(loaded, Mapping) and isinstance(loaded.get(key), Mapping):
             loaded = loaded[key]

@@ -24,6 +24,14 @@ def _stem() -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
+def _init_stem(stem: nn.Sequential) -> None:
+    """He initialisation; with torch's default the training hardly leaves its first plateau."""
+    for layer in stem:
+        if isinstance(layer, nn.Conv2d):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            nn.init.zeros_(layer.bias)
+
+
 @register_model
 def shapes_vit(pretrained: bool = False, **kwargs: Any) -> VisionTransformer:
     """ViT for 64x64 images: 16 tokens of width 128, 4 blocks, 4 heads; about 1 million parameters.
@@ -41,4 +49,6 @@ def shapes_vit(pretrained: bool = False, **kwargs: Any) -> VisionTransformer:
         kwargs.pop(key, None)
     embed = partial(HybridEmbed, backbone=_stem(), proj=False)
     settings = {"img_size": 64, "patch_size": 1, "num_classes": 10, "embed_dim": STEM_WIDTHS[-1], "depth": 4}
-    return VisionTransformer(**{**settings, "num_heads": 4, "embed_layer": embed, **kwargs})
+    vit = VisionTransformer(**{**settings, "num_heads": 4, "embed_layer": embed, **kwargs})
+    _init_stem(vit.patch_embed.backbone)
+    return vit

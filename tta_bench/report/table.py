@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 
 Result = dict[str, Any]
-# Runs are compared only if all of this agrees.
-PROTOCOL = ("dataset", "setting", "model", "weights_sha256", "preprocess", "data")
 
 
 def comparison_tables(results: Sequence[Result]) -> list[Table]:
@@ -21,21 +20,47 @@ def comparison_tables(results: Sequence[Result]) -> list[Table]:
     Args:
         results: Contents of ``result.json`` files.
     """
+    return [_table(group, note) for group, note in _grouped(results, _protocol)]
+
+
+def _grouped(results: Sequence[Result], key: Callable[[Result], dict[str, Any]]) -> list[tuple[list[Result], str]]:
+    """Results whose keys agree, with a note on what tells each group from the others of the same name."""
     groups: dict[str, list[Result]] = {}
     for result in results:
-        groups.setdefault(repr([result[key] for key in PROTOCOL]), []).append(result)
-    return [_table(group) for group in groups.values()]
+        groups.setdefault(repr(key(result)), []).append(result)
+    keys = [key(group[0]) for group in groups.values()]
+    notes = []
+    for own in keys:
+        others = [other for other in keys if other[""] == own[""]]
+        differing = [k for k in own if any(other.get(k) != own[k] for other in others)]
+        notes.append(" ".join(f"{k}={own[k]}" for k in differing))
+    return list(zip(groups.values(), notes, strict=True))
 
 
-def _table(results: list[Result]) -> Table:
+def _protocol(result: Result) -> dict[str, Any]:
+    """All in which runs must agree to be compared, and under "" what every table shows of it."""
+    config = result["config"]
+    name = [result[key] for key in ("dataset", "setting", "model")]
+    setting = {f"setting.{k}": v for k, v in config["setting"].items()}
+    data = {f"dataset.{k}": v for k, v in result["data"].items()}
+    rest = {key: result[key] for key in ("domains", "weights_sha256", "preprocess")}
+    return {"": name, **setting, **data, **rest, "trainer.precision": config["trainer"]["precision"]}
+
+
+def _method(result: Result) -> dict[str, Any]:
+    """All in which runs must agree to be averaged over seeds, and under "" the method's name."""
+    return {"": result["method"], **result["config"]["method"]}
+
+
+def _table(results: list[Result], note: str) -> Table:
     first = results[0]
     methods: dict[str, list[Result]] = {}
-    for result in results:
-        methods.setdefault(result["method"], []).append(result)
+    for runs, difference in _grouped(results, _method):
+        methods[f"{runs[0]['method']} {difference}".strip()] = runs
     seeds = sorted({r["seed"] for r in results})
     table = Table(
         title=f"{first['dataset']} · {first['setting']} · {first['model']} · seed{'s' * (len(seeds) > 1)} "
-        f"{', '.join(map(str, seeds))}",
+        f"{', '.join(map(str, seeds))}" + (f"\n{escape(note)}" if note else ""),
         caption="error in %, lower is better" + ("; mean ± standard deviation over seeds" if len(seeds) > 1 else ""),
     )
     table.add_column("domain", no_wrap=True)

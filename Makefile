@@ -1,0 +1,73 @@
+# `make` alone prints the targets. Only Python 3.10-3.12 and make are needed: whichever target is called first
+# installs everything into .venv, and later calls install again only after pyproject.toml or constraints.txt changed.
+#
+#   PYTHON     which Python makes .venv, e.g. PYTHON=python3.12
+#   PIP_ARGS   further words for pip. On Linux, PyPI's torch is the CUDA build, which also runs without a GPU but is
+#              gigabytes larger than the CPU build. For the CPU build, say at the first call:
+#              make bench PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
+#   ARGS       further words for `make bench` (overrides) and `make test` (for pytest, e.g. ARGS="-k tent")
+
+PYTHON   ?= python3
+PIP_ARGS ?=
+ARGS     ?=
+
+VENV  := .venv
+BIN   := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+# METHODS="source tent" becomes methods=[source,tent]; commas do as well.
+comma := ,
+empty :=
+space := $(empty) $(empty)
+list = [$(subst $(space),$(comma),$(strip $(subst $(comma),$(space),$(1))))]
+
+# Only what was given is passed on: the defaults live in the program.
+BENCH_WORDS = $(if $(SETTING),'setting=$(SETTING)') $(if $(DATASET),'dataset=$(DATASET)') \
+              $(if $(METHODS),'methods=$(call list,$(METHODS))') $(if $(SEEDS),'seeds=$(call list,$(SEEDS))')
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help bench test test-all lint format wheel clean
+
+help: ## Print the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+bench: $(STAMP) ## Compare methods: SETTING=cdc DATASET=shapes_c METHODS="source tent dpcore" SEEDS="0 1 2" ARGS="dataset.severity=3"
+	@$(BIN)/tta-bench bench $(BENCH_WORDS) $(ARGS)
+
+test: $(STAMP) ## Run the tests (minutes)
+	@$(BIN)/python -m pytest $(ARGS)
+
+test-all: $(STAMP) ## Run the tests and the slow ones
+	@$(BIN)/python -m pytest -m "not gpu" $(ARGS)
+
+lint: $(STAMP) ## Check style and types: ruff, mypy
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: $(STAMP) ## Rewrite the code in the project's style
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+wheel: $(STAMP) ## Build dist/tta_bench-*.whl
+	@$(BIN)/python -m build --wheel --no-isolation
+
+clean: ## Remove caches and build outputs (runs/ and .venv stay)
+	@rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@find tta_bench tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One environment for users and developers: the dev tools are small beside torch, and so `make test` tests the very
+# packages that `make bench` runs on. The stamp is written last, so an install that failed is taken up again.
+$(STAMP): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "There is no $(PYTHON): install Python 3.10, 3.11 or 3.12, or name one as in PYTHON=python3.11." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' || { \
+	  echo "tta_bench needs Python 3.10, 3.11 or 3.12, and $(PYTHON) is `$(PYTHON) -V 2>&1`: name another one, as in" \
+	    "PYTHON=python3.11." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "$(PYTHON) lacks the module venv: install it (on Debian and Ubuntu, the package python3-venv)." >&2; exit 1; }
+	@echo "Installing tta_bench and what it needs into $(VENV); the first time this takes several minutes."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --disable-pip-version-check --no-input $(PIP_ARGS) -c constraints.txt -e '.[dev]'
+	@touch $@

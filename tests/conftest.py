@@ -1,0 +1,12 @@
+"""One CPU thread, so that sums have one order, and no test that reaches for the network."""
+
+import os
+
+os.environ["OMP_NUM_THREADS"] = "1"  # also for the processes that tests start
+os.environ["WANDB_MODE"] = "offline"
+os.environ["WANDB_SILENT"] = "true"
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import torch
+
+torch.set_num_threads(1)

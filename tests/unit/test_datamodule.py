@@ -1,0 +1,111 @@
+"""From a schedule to batches of images."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import tta_bench as tta
+from tta_bench.data import StreamDataModule, schedule_for
+from tta_bench.domains.corrupted import shapes_c
+from tta_bench.types import SourceNeed, StreamBatch
+
+
+@pytest.fixture(scope="module")
+def domains():
+    return shapes_c(num_images=12, domains=["gaussian_noise", "clean"])
+
+
+def module_for(domains, setting="cdc", **settings):
+    return StreamDataModule(domains, schedule_for(domains, setting, batch_size=5, **settings), seed=3)
+
+
+@pytest.mark.parametrize("setting", ["cdc", "mixed"])
+def test_a_batch_is_a_step_of_the_schedule(domains, setting):
+    module = module_for(domains, setting)
+    batches = list(module.test_dataloader())
+    assert len(batches) == len(module.schedule)
+    for t, (batch, step) in enumerate(zip(batches, module.schedule, strict=True)):
+        assert batch.step == t
+        names = [module.schedule.domains[d] for d in step.domain_ids]
+        np.testing.assert_array_equal(batch.domain_ids, step.domain_ids)
+        np.testing.assert_array_equal(batch.labels, step.indices % 10)
+        for image, name, index in zip(batch.images, names, step.indices, strict=True):
+            np.testing.assert_array_equal(image.permute(1, 2, 0), domains.load(name, int(index)))
+
+
+def test_images_travel_as_bytes_and_arrive_as_floats_from_0_to_1(domains):
+    module = module_for(domains)
+    sent = next(iter(module.test_dataloader()))
+    arrived = module.on_after_batch_transfer(sent, 0)
+    assert (sent.images.dtype, arrived.images.dtype) == (torch.uint8, torch.float32)
+    torch.testing.assert_close(arrived.images * 255, sent.images.float())
+    assert arrived.labels is sent.labels
+    assert (sent.labels.dtype, sent.domain_ids.dtype) == (torch.int64, torch.int64)
+
+
+def test_loader_processes_do_not_change_the_stream(domains):
+    schedule = schedule_for(domains, "cdc", batch_size=5)
+    alone, helped = (list(StreamDataModule(domains, schedule, num_workers=n).test_dataloader()) for n in (0, 2))
+    for a, b in zip(alone, helped, strict=True):
+        assert isinstance(b, StreamBatch)
+        assert a.step == b.step
+        for x, y in zip(a[:3], b[:3], strict=True):
+            assert torch.equal(x, y)
+
+
+def test_images_of_several_sizes_name_the_remedy():
+    class TwoSizes:
+        domains = ("d",)
+
+        def labels(self, domain):
+            return np.arange(4)
+
+        def load(self, domain, index):
+            return np.zeros((8 + index % 2, 8, 3), dtype=np.uint8)
+
+    module = module_for(TwoSizes())
+    with pytest.raises(ValueError, match=r"^images of 8x8 and 9x8 pixels in one stream: set dataset\.image_size$"):
+        next(iter(module.test_dataloader()))
+
+
+class TestSourceImages:
+    def test_come_each_once_in_an_order_of_the_seed(self, domains):
+        module = module_for(domains)
+        batches = list(module.source_dataloader(SourceNeed.LABELED, batch_size=300))
+        assert [len(images) for images, _ in batches] == [300, 300, 300, 100]
+        order = np.random.default_rng(3).permutation(1000)
+        np.testing.assert_array_equal(torch.cat([labels for _, labels in batches]), order % 10)
+        expected = torch.from_numpy(domains.source_images()[int(order[0])]).permute(2, 0, 1) / 255
+        torch.testing.assert_close(batches[0][0][0], expected)
+
+    def test_are_the_same_with_and_without_labels(self, domains):
+        module = module_for(domains)
+        images = next(iter(module.source_dataloader(SourceNeed.UNLABELED)))
+        labeled, _ = next(iter(module.source_dataloader(SourceNeed.LABELED)))
+        assert torch.equal(images, labeled)
+        assert 0 <= images.min() < 0.5 < images.max() <= 1
+
+    def test_have_another_order_under_another_seed(self, domains):
+        schedule = schedule_for(domains, "csc")
+        first, second = (
+            next(iter(StreamDataModule(domains, schedule, seed=s).source_dataloader(SourceNeed.UNLABELED)))
+            for s in (0, 1)
+        )
+        assert not torch.equal(first, second)
+
+
+def test_a_named_data_module_is_made_of_plain_arguments(tmp_path):
+    module = tta.data.ShapesC(
+        "cdc", batch_size=4, seed=2, setting_params={"delta": 0.2}, num_images=8, domains=["fog", "clean"], severity=2
+    )
+    domains = shapes_c(num_images=8, domains=["fog", "clean"], severity=2)
+    assert module.schedule == schedule_for(domains, "cdc", batch_size=4, seed=2, delta=0.2)
+    assert module.domains.severity == 2
+    images = np.stack([domains.load("clean", i) for i in range(8)])
+    np.savez(tmp_path / "x.npz", images=images, labels=np.arange(8))
+    own = tta.data.CorruptedImages(
+        str(tmp_path / "x.npz"), "cdc", batch_size=4, seed=2, setting_params={"delta": 0.2}, domains=["fog", "clean"]
+    )
+    assert own.schedule == module.schedule

@@ -1,0 +1,96 @@
+"""The simplified DPCore of the paper's analysis (Zhang et al., ICML 2025, Alg. 2)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tta_bench.functional import batch_statistics
+from tta_bench.methods.dpcore import DPCore
+from tta_bench.models.backbone import Backbone
+
+
+class DPCoreSimplified(DPCore):
+    """Assign each batch to the nearest coreset element by its mean alone, or found a new one beyond ``theta``.
+
+    For well separated clusters of batches every batch joins the right cluster, whatever their order, and an
+    element's mean is the mean of its cluster (Propositions 1-3).
+
+    Args:
+        backbone: The source model; must take prompts.
+        theta: Largest distance between a batch's mean and an element's, in feature units. The paper assumes one
+            that separates the clusters and gives no value; the default is ours.
+        prompt_length: L.
+        lr: Learning rate of AdamW.
+        steps_new: Updates of a prompt that is learned from scratch.
+        num_source: Number of unlabeled source images behind the source statistics.
+        seed: Seed of the initial prompt.
+
+    States:
+        As DPCore (coreset_std stays unused); coreset_count (K,): batches in each cluster.
+
+    Cost:
+        Forward / backward passes per sample: 2 / 1 for a known cluster, 1 + steps_new / steps_new for a new one.
+
+    Source:
+        Alg. 2 and Propositions 1-3; re-implementation, no code was released.
+    """
+
+    coreset_count: Tensor
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        *,
+        theta: float = 5.0,
+        prompt_length: int = 8,
+        lr: float = 0.01,
+        steps_new: int = 50,
+        num_source: int = 300,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            backbone, prompt_length=prompt_length, lr=lr, steps_new=steps_new, num_source=num_source, seed=seed
+        )
+        self.theta = theta
+
+    def configure_adaptation(self) -> None:
+        """As DPCore, and a counter per element."""
+        super().configure_adaptation()
+        self.add_state("coreset_count", torch.empty(0))
+
+    def forward_and_adapt(self, images: Tensor) -> Tensor:
+        """Images (B, C, H, W) in [0, 1] -> logits (B, K) of the last forward pass, before its update."""
+        self.require_source()
+        with torch.no_grad():
+            embedded = self.backbone.embed(images)
+            features = self.backbone.encode(embedded)
+        if len(images) < 2:
+            self._passes = (1, 0)
+            return self.backbone.classify(features)
+        raw = batch_statistics(features)
+        distances = torch.linalg.vector_norm(raw.mean - self.coreset_mean, dim=-1)  # (K,)
+        is_new = len(distances) == 0 or bool(distances.min() > self.theta)
+        self.element = len(distances) if is_new else int(distances.argmin())
+        if is_new:
+            features = self._learn_new(embedded, raw)
+            self.coreset_count = torch.cat([self.coreset_count, self.coreset_count.new_ones(1)])
+            self._passes = (1 + self.hparams.steps_new, self.hparams.steps_new)
+        else:
+            self._start_from(self.coreset_prompt[self.element])
+            features = self.backbone.encode(embedded, self.prompt)
+            self.update(self._distance(batch_statistics(features)))
+            self._join(self.element, raw.mean)
+            self._passes = (2, 1)
+        return self.backbone.classify(features.detach())
+
+    @torch.no_grad()
+    def _join(self, j: int, mean: Tensor) -> None:
+        """Eq. 8 with one-hot weights and alpha = 1 / |G^j|: the element's mean is the running mean of its cluster."""
+        self.coreset_count[j] += 1
+        self.coreset_mean[j] += (mean - self.coreset_mean[j]) / self.coreset_count[j]
+        self.coreset_prompt[j] += (self.prompt - self.coreset_prompt[j]) / self.coreset_count[j]
+
+    def diagnostics(self) -> dict[str, float]:
+        """Coreset size and the element of the last batch."""
+        return {"coreset_size": float(len(self.coreset_mean)), "element": float(getattr(self, "element", 0))}

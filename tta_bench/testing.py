@@ -1,0 +1,366 @@
+"""The contract that every method keeps, as checks that a new method gets for free.
+
+``check_method(MyMethod)`` builds the method on a tiny vision transformer and toy domains, through the real Lightning
+Trainer, and raises ``AssertionError`` with a sentence that says which promise is broken. Each check is public, to be
+run alone or by pytest's parametrisation over ``CHECKS``.
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+from collections.abc import Callable
+from typing import Any
+
+import lightning.pytorch as L
+import numpy as np
+import torch
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor
+
+from tta_bench.data.datamodule import StreamDataModule, schedule_for
+from tta_bench.methods.base import TTAMethod
+from tta_bench.models.vit import ViTBackbone
+from tta_bench.types import PredictionTiming, SourceNeed, StepOutput, StreamBatch
+
+NUM_CLASSES = 4
+Build = Callable[[], TTAMethod]
+
+
+class ToyImages:
+    """Clean 16x16 images that can be learned: a prototype per class and noise."""
+
+    def __init__(self, num_images: int, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        self.labels = np.arange(num_images) % NUM_CLASSES
+        prototypes = np.random.default_rng(0).uniform(60, 200, (NUM_CLASSES, 16, 16, 3))
+        self.pixels = prototypes[self.labels] + rng.normal(0, 20, (num_images, 16, 16, 3))
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return self.pixels[index].clip(0, 255).astype(np.uint8)
+
+    def describe(self) -> str:
+        """What these images are."""
+        return f"toy ({len(self)} images)"
+
+
+class ToyDomains:
+    """Three domains of toy images: darker, washed out, inverted."""
+
+    name = "toy"
+    domains = ("dark", "pale", "inverted")
+
+    def __init__(self, num_images: int = 17) -> None:
+        self.clean = ToyImages(num_images, seed=1)
+
+    def labels(self, domain: str) -> np.ndarray:
+        """Labels (N,) int64."""
+        return self.clean.labels
+
+    def load(self, domain: str, index: int) -> np.ndarray:
+        """Image (16, 16, 3) uint8."""
+        pixels = self.clean[index].astype(float)
+        changed = {"dark": pixels * 0.3, "pale": 180 + pixels * 0.3, "inverted": 255 - pixels}[domain]
+        return changed.clip(0, 255).astype(np.uint8)
+
+    def source_images(self) -> ToyImages:
+        """64 labelled clean images."""
+        return ToyImages(64, seed=2)
+
+    def describe(self) -> dict[str, Any]:
+        """What these domains are."""
+        return {"clean": self.clean.describe()}
+
+
+def toy_backbone(seed: int = 0) -> ViTBackbone:
+    """A vision transformer of 30,000 random weights for 16x16 images and 4 classes."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        vit = VisionTransformer(
+            img_size=16, patch_size=4, embed_dim=32, depth=2, num_heads=2, num_classes=NUM_CLASSES
+        )  # fmt: skip
+        torch.nn.init.normal_(vit.head.weight, std=0.5)  # timm starts with a head of zeros: no prediction to adapt
+    return ViTBackbone(vit, (0.5,) * 3, (0.25,) * 3).eval()
+
+
+def toy_data(batch_size: int = 8, setting: str = "cdc") -> StreamDataModule:
+    """A stream over the toy domains; 17 images each, so a batch size of 8 leaves a last batch of one image."""
+    domains = ToyDomains()
+    return StreamDataModule(domains, schedule_for(domains, setting, batch_size=batch_size))
+
+
+def ready(build: Build) -> TTAMethod:
+    """A method that has seen its source, before its first batch."""
+    method = build()
+    method.configure_model()
+    if method.source_need is not SourceNeed.NOTHING:
+        method.fit_source(toy_data().source_dataloader(method.source_need, batch_size=16))
+    return method
+
+
+def batches(count: int, batch_size: int = 8, seed: int = 0) -> list[Tensor]:
+    """Batches of toy images (B, 3, 16, 16) in [0, 1], the domains taking turns."""
+    domains, rng = ToyDomains(), np.random.default_rng(seed)
+    chosen = []
+    for t in range(count):
+        rows = rng.choice(len(domains.clean), batch_size, replace=batch_size > len(domains.clean))
+        images = np.stack([domains.load(domains.domains[t % 3], int(i)) for i in rows])
+        chosen.append(torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255)
+    return chosen
+
+
+def run_stream(method: TTAMethod, data: StreamDataModule) -> Tensor:
+    """Run the whole stream through a Lightning Trainer; scores (N, K) in order of arrival."""
+
+    class Keep(L.Callback):
+        def __init__(self) -> None:
+            self.scores: list[Tensor] = []
+
+        def on_test_batch_end(
+            self, trainer: L.Trainer, module: L.LightningModule, outputs: StepOutput, *_: Any
+        ) -> None:
+            self.scores.append(outputs.scores.clone())
+
+    keep = Keep()
+    trainer = L.Trainer(
+        accelerator="cpu", devices=1, inference_mode=False, logger=False, callbacks=[keep],
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    trainer.test(method, datamodule=data, verbose=False)
+    return torch.cat(keep.scores)
+
+
+# ---- the checks ----------------------------------------------------------------------------------------------
+
+
+def check_same_result_whatever_ran_before(build: Build) -> None:
+    """Global random numbers do not matter, and a second stream starts afresh."""
+    torch.manual_seed(1)
+    method = ready(build)
+    first = run_stream(method, toy_data())
+    torch.manual_seed(2)
+    again = run_stream(method, toy_data())
+    _equal(first, again, "the same stream gave other scores the second time: something survived, or is not seeded")
+
+
+def check_reset_is_bit_exact(build: Build) -> None:
+    """After ``reset()`` in mid-stream the method is as new: same tensors, same scores."""
+    method, stream = ready(build), batches(6)
+    before = {name: value.clone() for name, value in method.state_dict().items()}
+    first = [method.forward_and_adapt(images).detach().clone() for images in stream]
+    method.reset()
+    after = method.state_dict()
+    assert before.keys() == after.keys(), f"reset() changed the set of tensors: {before.keys() ^ after.keys()}"
+    for name, value in before.items():
+        _equal(value, after[name], f"reset() did not restore {name}")
+    again = [method.forward_and_adapt(images).detach() for images in stream]
+    _equal(torch.cat(first), torch.cat(again), "after reset() the same batches gave other scores")
+
+
+def check_labels_never_reach_the_method(build: Build) -> None:
+    """Other labels and other domain ids change nothing."""
+
+    class Scrambled(StreamDataModule):
+        def on_after_batch_transfer(self, batch: StreamBatch, dataloader_idx: int) -> StreamBatch:
+            batch = super().on_after_batch_transfer(batch, dataloader_idx)
+            return batch._replace(labels=(batch.labels + 1) % NUM_CLASSES, domain_ids=batch.domain_ids * 0)
+
+    honest = toy_data()
+    scrambled = Scrambled(honest.domains, honest.schedule)
+    first, second = run_stream(ready(build), honest), run_stream(ready(build), scrambled)
+    _equal(first, second, "other labels gave other scores: labels or domains reach the method")
+
+
+def check_no_graph_is_kept(build: Build) -> None:
+    """No state holds an autograd graph, and the scores' graph is the only one left."""
+    method = ready(build)
+    for images in batches(4):
+        method.forward_and_adapt(images)
+        for name, value in method.named_buffers():
+            assert value.grad_fn is None, f"the state {name} keeps an autograd graph: detach what is stored"
+            assert not value.requires_grad, f"the state {name} requires gradients: detach what is stored"
+
+
+def check_memory_is_flat(build: Build) -> None:
+    """Between batch 100 and batch 300 nothing grows but the declared states."""
+    method, stream = ready(build), batches(9, batch_size=4)
+
+    def undeclared_bytes() -> int:
+        gc.collect()
+        declared = {value.data_ptr() for _, value in method.named_buffers()}
+        tensors = [o for o in gc.get_objects() if issubclass(type(o), Tensor) and o.data_ptr() not in declared]
+        return sum(t.nbytes for t in tensors)
+
+    sizes = []
+    for t in range(300):
+        method.forward_and_adapt(stream[t % len(stream)])
+        if t in (99, 299):
+            sizes.append(undeclared_bytes())
+    grown = sizes[1] - sizes[0]
+    assert grown < 10_000, f"{grown} bytes of tensors were added in 200 batches: declare states, detach, drop lists"
+
+
+def check_odd_batches_are_survived(build: Build) -> None:
+    """A batch of one image and a short last batch give finite scores and leave finite states."""
+    method = ready(build)
+    for size in (8, 1, 8, 3, 1, 2):
+        scores = method.forward_and_adapt(batches(1, batch_size=size)[0])
+        assert scores.shape == (size, NUM_CLASSES), f"{size} images gave scores of shape {tuple(scores.shape)}"
+        assert torch.isfinite(scores).all(), f"a batch of {size} gave scores that are not finite"
+        for name, value in method.state_dict().items():
+            assert torch.isfinite(value).all(), f"after a batch of {size} the state {name} is not finite"
+
+
+def check_prediction_timing_is_true(build: Build) -> None:
+    """The prediction has seen the updates that ``prediction_timing`` declares, no more and no fewer."""
+    images = batches(1)[0]
+    scores, updates = _scores_with_updates(build, images, allowed=None)
+    without_any, _ = _scores_with_updates(build, images, allowed=0)
+    without_last, _ = _scores_with_updates(build, images, allowed=max(0, updates - 1))
+    sees_any, sees_last = not torch.equal(scores, without_any), not torch.equal(scores, without_last)
+    declared = build().prediction_timing
+    expected = {
+        PredictionTiming.BEFORE_UPDATE: (False, False),
+        PredictionTiming.LAST_FORWARD: (updates > 1, False),
+        PredictionTiming.AFTER_UPDATE: (True, True),
+    }[declared]
+    assert (sees_any, sees_last) == expected, (
+        f"prediction_timing says {declared.value}, but of {updates} updates the prediction "
+        f"{'sees' if sees_last else 'does not see'} the last and {'sees' if sees_any else 'does not see'} any"
+    )
+
+
+def _scores_with_updates(build: Build, images: Tensor, allowed: int | None) -> tuple[Tensor, int]:
+    """Scores of the first batch where only the first ``allowed`` optimizer steps act, and the number of steps."""
+    method, calls = ready(build), 0
+    make = method.configure_optimizers
+
+    def limited() -> torch.optim.Optimizer | None:
+        optimizer = make()
+        if optimizer is None:
+            return None
+        step = optimizer.step
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            return step(*args, **kwargs) if allowed is None or calls <= allowed else None
+
+        optimizer.step = counted  # type: ignore[method-assign]
+        return optimizer
+
+    method.configure_optimizers = limited  # type: ignore[method-assign]
+    method.reset()
+    return method.forward_and_adapt(images).detach(), calls
+
+
+def check_passes_are_as_declared(build: Build) -> None:
+    """``passes()`` is what hooks inside the network count, independently of the meter, and what the meter counts."""
+    method = ready(build)
+    counted = {"forward": 0, "backward": 0}
+
+    def watch(_: Any, __: Any, output: Tensor) -> None:
+        counted["forward"] += len(output)
+        if output.requires_grad:
+            output.register_hook(lambda g: counted.__setitem__("backward", counted["backward"] + _reached(g)))
+
+    for module in method.modules():
+        if isinstance(module, VisionTransformer):  # teachers and anchors too
+            module.norm.register_forward_hook(watch)
+    meter = method.backbone.meter
+    for images in batches(6):
+        counted.update(forward=0, backward=0)
+        before = (meter.forward_samples, meter.backward_samples)
+        method.forward_and_adapt(images)
+        metered = (meter.forward_samples - before[0], meter.backward_samples - before[1])
+        hooked = (counted["forward"], counted["backward"])
+        assert metered == hooked, f"the meter counts {metered} images forward and backward, the network saw {hooked}"
+        declared = method.passes()
+        assert declared is not None, "override `passes()`, the forward and backward passes per sample of the last batch"
+        seen = (hooked[0] / len(images), hooked[1] / len(images))
+        assert np.allclose(declared, seen), f"`passes()` declares {tuple(declared)} per sample, the network saw {seen}"
+
+
+def _reached(gradient: Tensor) -> int:
+    return int((gradient.flatten(1) != 0).any(dim=1).sum())
+
+
+def check_state_survives_save_and_load(build: Build) -> None:
+    """Saved, loaded with ``weights_only=True`` into a new object, the method goes on bit for bit."""
+    method, stream = ready(build), batches(8)
+    for images in stream[:4]:
+        method.forward_and_adapt(images)
+    file = io.BytesIO()
+    torch.save(method.adaptation_state(), file)
+    goes_on = [method.forward_and_adapt(images).detach() for images in stream[4:]]
+    file.seek(0)
+    other = build()
+    other.load_adaptation_state(torch.load(file, weights_only=True))
+    resumed = [other.forward_and_adapt(images).detach() for images in stream[4:]]
+    _equal(torch.cat(goes_on), torch.cat(resumed), "the loaded method gave other scores: a state is not declared")
+    other.reset()
+    fresh = ready(build)
+    _equal(
+        torch.cat([other.forward_and_adapt(x).detach() for x in stream[:2]]),
+        torch.cat([fresh.forward_and_adapt(x).detach() for x in stream[:2]]),
+        "reset() after loading is not a fresh start",
+    )
+
+
+def check_only_what_is_stepped_requires_gradients(build: Build) -> None:
+    """The optimizer holds exactly the parameters that require gradients: no hidden cost, no dead parameter."""
+    method = ready(build)
+    held = {id(p) for group in (method.optimizer.param_groups if method.optimizer else []) for p in group["params"]}
+    for name, parameter in method.named_parameters():
+        if parameter.requires_grad != (id(parameter) in held):
+            state = "requires gradients but no optimizer holds it" if parameter.requires_grad else "is held frozen"
+            raise AssertionError(f"the parameter {name} {state}")
+
+
+def check_modules_stay_in_eval_mode(build: Build) -> None:
+    """Dropout and stochastic depth stay off while the stream runs."""
+    method = ready(build)
+    for images in batches(2):
+        method.forward_and_adapt(images)
+    training = [name for name, module in method.named_modules() if name and module.training]
+    assert not training, f"these modules are in training mode: {', '.join(training[:5])}"
+
+
+CHECKS: tuple[Callable[[Build], None], ...] = (
+    check_same_result_whatever_ran_before,
+    check_reset_is_bit_exact,
+    check_labels_never_reach_the_method,
+    check_no_graph_is_kept,
+    check_memory_is_flat,
+    check_odd_batches_are_survived,
+    check_prediction_timing_is_true,
+    check_passes_are_as_declared,
+    check_state_survives_save_and_load,
+    check_only_what_is_stepped_requires_gradients,
+    check_modules_stay_in_eval_mode,
+)
+
+
+def check_method(cls: type[TTAMethod], **settings: Any) -> None:
+    """Check that a method keeps the contract.
+
+    Args:
+        cls: The method.
+        settings: Its keyword arguments, e.g. fewer steps or source images to save time.
+
+    Raises:
+        AssertionError: If a promise is broken; the message says which and what to do.
+
+    Example:
+        >>> from tta_bench.methods import Source
+        >>> check_method(Source)
+    """
+    for check in CHECKS:
+        check(lambda: cls(toy_backbone(), **settings))
+
+
+def _equal(a: Tensor, b: Tensor, message: str) -> None:
+    assert torch.equal(a, b), message
