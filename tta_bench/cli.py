@@ -28,6 +28,7 @@ Words = Annotated[
     typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, e.g. setting=cdc dataset.severity=3"),
 ]
 console = Console()
+errors = Console(stderr=True)
 
 
 @contextmanager
@@ -36,7 +37,7 @@ def _one_sentence() -> Iterator[None]:
     try:
         yield
     except (ValueError, FileNotFoundError) as error:
-        console.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        errors.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         raise typer.Exit(2) from error
 
 
@@ -77,7 +78,7 @@ def run(words: Words = None) -> None:
         result = Run(compose_run(words or [])).execute(console)
         _print_tables([result])
     if result["status"] != "done":
-        console.print(f"[bold red]failed:[/] {escape(str(result['error']))}", highlight=False, soft_wrap=True)
+        errors.print(f"[bold red]failed:[/] {escape(str(result['error']))}", highlight=False, soft_wrap=True)
         raise typer.Exit(1)
 
 

@@ -9,6 +9,7 @@ from torch import nn
 from tta_bench import testing
 from tta_bench.functional import adapt_norm_layers, softmax_entropy
 from tta_bench.methods import METHODS, TTAMethod
+from tta_bench.testing import checks
 from tta_bench.types import PredictionTiming
 
 FAST = {name: {"steps_new": 3, "num_source": 32} for name in ("dpcore", "dpcore_simplified")}
@@ -133,19 +134,19 @@ class TrainingMode(Honest):
 
 
 BROKEN = [
-    (SurvivesReset, testing.check_reset_is_bit_exact, "other scores"),
-    (SurvivesReset, testing.check_same_result_whatever_ran_before, "survived"),
-    (GlobalRandomness, testing.check_same_result_whatever_ran_before, "not seeded"),
-    (PeeksAtLabels, testing.check_labels_never_reach_the_method, "labels or domains reach"),
-    (KeepsAGraph, testing.check_no_graph_is_kept, "average keeps an autograd graph"),
-    (Leaks, testing.check_memory_is_flat, "bytes of tensors were added"),
-    (NaNOnOneImage, testing.check_odd_batches_are_survived, "not finite"),
-    (MisdeclaredTiming, testing.check_prediction_timing_is_true, "says after_update"),
-    (HiddenSecondPass, testing.check_passes_are_as_declared, "declares"),
-    (UnmeteredPass, testing.check_passes_are_as_declared, "the meter counts"),
-    (UndeclaredState, testing.check_state_survives_save_and_load, "not declared"),
-    (GradientsForAll, testing.check_only_what_is_stepped_requires_gradients, "no optimizer holds it"),
-    (TrainingMode, testing.check_modules_stay_in_eval_mode, "training mode"),
+    (SurvivesReset, checks.check_reset_is_bit_exact, "other scores"),
+    (SurvivesReset, checks.check_same_result_whatever_ran_before, "survived"),
+    (GlobalRandomness, checks.check_same_result_whatever_ran_before, "not seeded"),
+    (PeeksAtLabels, checks.check_labels_never_reach_the_method, "labels or domains reach"),
+    (KeepsAGraph, checks.check_no_graph_is_kept, "average keeps an autograd graph"),
+    (Leaks, checks.check_memory_is_flat, "bytes of tensors were added"),
+    (NaNOnOneImage, checks.check_odd_batches_are_survived, "not finite"),
+    (MisdeclaredTiming, checks.check_prediction_timing_is_true, "says after_update"),
+    (HiddenSecondPass, checks.check_passes_are_as_declared, "declares"),
+    (UnmeteredPass, checks.check_passes_are_as_declared, "the meter counts"),
+    (UndeclaredState, checks.check_state_survives_save_and_load, "not declared"),
+    (GradientsForAll, checks.check_only_what_is_stepped_requires_gradients, "no optimizer holds it"),
+    (TrainingMode, checks.check_modules_stay_in_eval_mode, "training mode"),
 ]
 
 
@@ -160,7 +161,7 @@ def test_the_honest_method_passes_all_checks():
 
 
 def test_inference_mode_is_refused_with_the_remedy():
-    import lightning.pytorch as L  # noqa: N812
+    import lightning.pytorch as L
 
     trainer = L.Trainer(accelerator="cpu", logger=False, enable_progress_bar=False, enable_checkpointing=False)
     with pytest.raises(RuntimeError, match="inference_mode=False"):

@@ -27,8 +27,13 @@ SETS = {"common": COMMON, "validation": VALIDATION}
 class DomainSource(Protocol):
     """Named domains of labelled images; what a stream refers to."""
 
-    name: str
-    domains: tuple[str, ...]
+    @property
+    def name(self) -> str:
+        """Name of the data set in results."""
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """The domains' names, in their usual order."""
 
     def labels(self, domain: str) -> np.ndarray:
         """Labels (N,) int64 of a domain."""

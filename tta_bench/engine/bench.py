@@ -10,9 +10,9 @@ from typing import Any
 from rich.console import Console
 
 from tta_bench.domains.corrupted import DomainSource
-from tta_bench.engine.config import ConfigError, build, compose_run, options, plain, read_word
+from tta_bench.engine.config import ConfigError, compose_run, options, plain, read_word
 from tta_bench.engine.nodes import register_all
-from tta_bench.engine.run import Run
+from tta_bench.engine.run import Run, build_method
 from tta_bench.records import write_json
 
 DEFAULT_METHODS = ("source", "tent", "dpcore")
@@ -106,7 +106,7 @@ def bench(words: Sequence[str], console: Console) -> list[dict[str, Any]]:
         run = Run(job, opened.get(key))
         if not results:  # what makes a later method impossible is said before hours are spent on the earlier ones
             for other in jobs:
-                build(other.config.method)(run.backbone, seed=0)
+                build_method(other.config.method, run.backbone, seed=0)
         opened[key] = run.domains
         results.append(run.execute(console))
         if results[-1]["status"] == "failed":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import logging
 import platform
@@ -15,7 +16,7 @@ from typing import Any
 import lightning.pytorch as L
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from tta_bench.callbacks import AdaptationMonitor, StreamProgress
@@ -36,6 +37,13 @@ NOT_IDENTITY = ("output", "cache_dir", "num_workers", "threads", "logger")
 # calls a name that torch has deprecated.
 UNHELPFUL = (".*does not have many workers", "`isinstance.treespec, LeafSpec.` is deprecated")
 PACKAGES = ("tta_bench", "torch", "lightning", "timm", "numpy", "scipy", "opencv-python-headless")
+
+
+def build_method(node: DictConfig, backbone: Backbone, seed: int) -> TTAMethod:
+    """The method that a node describes; one that draws nothing need not take a seed."""
+    make = build(node)
+    takes_seed = "seed" in inspect.signature(make.func).parameters
+    return make(backbone, seed=seed) if takes_seed else make(backbone)
 
 
 class Run:
@@ -60,13 +68,22 @@ class Run:
         setting = plain(self.config.setting)
         self.schedule: Schedule = schedule_for(self.domains, setting.pop("kind"), seed=self.seed, **setting)
         self.backbone: Backbone = build(self.config.model)
-        self.method: TTAMethod = build(self.config.method)(self.backbone, seed=self.seed)
+        self.method: TTAMethod = build_method(self.config.method, self.backbone, self.seed)
+        self._check_labels()
         self.data = StreamDataModule(
             self.domains, self.schedule, num_workers=int(self.config.num_workers), seed=self.seed
         )
         names = [self.choices[group] for group in ("dataset", "setting", "method")]
         names.append(f"seed{self.seed}-{self.config_hash()}")
         self.folder = Path(str(self.config.output)).expanduser().joinpath(*names)
+
+    def _check_labels(self) -> None:
+        largest = max(int(self.domains.labels(name).max()) for name in self.domains.domains)
+        if largest >= self.backbone.num_classes:
+            raise ConfigError(
+                f"the data has a label {largest}, but the model tells {self.backbone.num_classes} classes apart "
+                f"(0 to {self.backbone.num_classes - 1}): choose a model of these classes"
+            )
 
     @property
     def title(self) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
 from rich.console import Console
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from tta_bench.data.datamodule import StreamDataModule
@@ -31,18 +33,25 @@ def fit_or_load_source(
     started = time.perf_counter()
     method.configure_model()
     path = cache.expanduser() / "source" / f"{_key(method, data)}.safetensors"
-    cached = path.is_file()
-    if cached:
-        method.load_source_state(load_file(path))
-    else:
+    cached = _load(method, path)
+    if not cached:
         console.print(f"measuring the source domain for {type(method).__name__} ...", style="dim")
         method.to(trainer.strategy.root_device)
         method.fit_source(data.source_dataloader(method.source_need))
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(".tmp")
+        draft = path.with_suffix(f".{os.getpid()}.tmp")
         save_file({k: v.detach().cpu().contiguous() for k, v in method.source_state().items()}, draft)
         draft.replace(path)
     return {"source_seconds": time.perf_counter() - started, "source_cached": cached}
+
+
+def _load(method: TTAMethod, path: Path) -> bool:
+    """Whether the cached file was there and could be read; a damaged one is measured anew."""
+    try:
+        method.load_source_state(load_file(path))
+    except (OSError, SafetensorError, KeyError):
+        return False
+    return True
 
 
 def _key(method: TTAMethod, data: StreamDataModule) -> str:

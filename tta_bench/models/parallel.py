@@ -24,7 +24,7 @@ def world_size() -> int:
 
 
 def share_of(batch_size: int) -> slice:
-    """This rank's rows of a batch: contiguous, sizes differ by one at most; all of them if there are fewer than ranks."""
+    """This rank's rows of a batch, contiguous and equal but for one; all rows if there are fewer than ranks."""
     ranks = world_size()
     if ranks == 1 or batch_size < ranks:
         return slice(0, batch_size)
@@ -49,7 +49,7 @@ class _Gather(torch.autograd.Function):
         return torch.cat([part[: size + (rank < longer)] for rank, part in enumerate(parts)])
 
     @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tensor, None]:
         return grad[ctx.rows] * dist.get_world_size(), None  # type: ignore[attr-defined]
 
 

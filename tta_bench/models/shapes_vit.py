@@ -29,6 +29,7 @@ def _init_stem(stem: nn.Sequential) -> None:
     for layer in stem:
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            assert layer.bias is not None
             nn.init.zeros_(layer.bias)
 
 

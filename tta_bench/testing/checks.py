@@ -18,78 +18,12 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
-from tta_bench.data.datamodule import StreamDataModule, schedule_for
+from tta_bench.data.datamodule import StreamDataModule
 from tta_bench.methods.base import TTAMethod
-from tta_bench.models.vit import ViTBackbone
+from tta_bench.testing.toy import NUM_CLASSES, batches, toy_backbone, toy_data
 from tta_bench.types import PredictionTiming, SourceNeed, StepOutput, StreamBatch
 
-NUM_CLASSES = 4
 Build = Callable[[], TTAMethod]
-
-
-class ToyImages:
-    """Clean 16x16 images that can be learned: a prototype per class and noise."""
-
-    def __init__(self, num_images: int, seed: int) -> None:
-        rng = np.random.default_rng(seed)
-        self.labels = np.arange(num_images) % NUM_CLASSES
-        prototypes = np.random.default_rng(0).uniform(60, 200, (NUM_CLASSES, 16, 16, 3))
-        self.pixels = prototypes[self.labels] + rng.normal(0, 20, (num_images, 16, 16, 3))
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        return self.pixels[index].clip(0, 255).astype(np.uint8)
-
-    def describe(self) -> str:
-        """What these images are."""
-        return f"toy ({len(self)} images)"
-
-
-class ToyDomains:
-    """Three domains of toy images: darker, washed out, inverted."""
-
-    name = "toy"
-    domains = ("dark", "pale", "inverted")
-
-    def __init__(self, num_images: int = 17) -> None:
-        self.clean = ToyImages(num_images, seed=1)
-
-    def labels(self, domain: str) -> np.ndarray:
-        """Labels (N,) int64."""
-        return self.clean.labels
-
-    def load(self, domain: str, index: int) -> np.ndarray:
-        """Image (16, 16, 3) uint8."""
-        pixels = self.clean[index].astype(float)
-        changed = {"dark": pixels * 0.3, "pale": 180 + pixels * 0.3, "inverted": 255 - pixels}[domain]
-        return changed.clip(0, 255).astype(np.uint8)
-
-    def source_images(self) -> ToyImages:
-        """64 labelled clean images."""
-        return ToyImages(64, seed=2)
-
-    def describe(self) -> dict[str, Any]:
-        """What these domains are."""
-        return {"clean": self.clean.describe()}
-
-
-def toy_backbone(seed: int = 0) -> ViTBackbone:
-    """A vision transformer of 30,000 random weights for 16x16 images and 4 classes."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        vit = VisionTransformer(
-            img_size=16, patch_size=4, embed_dim=32, depth=2, num_heads=2, num_classes=NUM_CLASSES
-        )  # fmt: skip
-        torch.nn.init.normal_(vit.head.weight, std=0.5)  # timm starts with a head of zeros: no prediction to adapt
-    return ViTBackbone(vit, (0.5,) * 3, (0.25,) * 3).eval()
-
-
-def toy_data(batch_size: int = 8, setting: str = "cdc") -> StreamDataModule:
-    """A stream over the toy domains; 17 images each, so a batch size of 8 leaves a last batch of one image."""
-    domains = ToyDomains()
-    return StreamDataModule(domains, schedule_for(domains, setting, batch_size=batch_size))
 
 
 def ready(build: Build) -> TTAMethod:
@@ -99,17 +33,6 @@ def ready(build: Build) -> TTAMethod:
     if method.source_need is not SourceNeed.NOTHING:
         method.fit_source(toy_data().source_dataloader(method.source_need, batch_size=16))
     return method
-
-
-def batches(count: int, batch_size: int = 8, seed: int = 0) -> list[Tensor]:
-    """Batches of toy images (B, 3, 16, 16) in [0, 1], the domains taking turns."""
-    domains, rng = ToyDomains(), np.random.default_rng(seed)
-    chosen = []
-    for t in range(count):
-        rows = rng.choice(len(domains.clean), batch_size, replace=batch_size > len(domains.clean))
-        images = np.stack([domains.load(domains.domains[t % 3], int(i)) for i in rows])
-        chosen.append(torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255)
-    return chosen
 
 
 def run_stream(method: TTAMethod, data: StreamDataModule) -> Tensor:
