@@ -11,6 +11,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from tta_bench.ranks import is_worker
+from tta_bench.records import WriteError
+
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -27,16 +30,16 @@ Words = Annotated[
     list[str] | None,
     typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, e.g. setting=cdc dataset.severity=3"),
 ]
-console = Console()
+console = Console(quiet=is_worker())
 errors = Console(stderr=True)
 
 
 @contextmanager
 def _one_sentence() -> Iterator[None]:
-    """Turn a user's mistake into one sentence and exit status 2."""
+    """Turn a user's mistake, or a disk that is full, into one sentence and exit status 2."""
     try:
         yield
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, FileNotFoundError, WriteError) as error:
         errors.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         raise typer.Exit(2) from error
 
@@ -76,7 +79,8 @@ def run(words: Words = None) -> None:
         from tta_bench.engine.run import Run
 
         result = Run(compose_run(words or [])).execute(console)
-        _print_tables([result])
+        if not is_worker():
+            _print_tables([result])
     if result["status"] != "done":
         errors.print(f"[bold red]failed:[/] {escape(str(result['error']))}", highlight=False, soft_wrap=True)
         raise typer.Exit(1)
@@ -135,7 +139,7 @@ def stream_show(
 def source_train(
     output: Annotated[Path, typer.Option(help="Where the weights go; a .yaml with the facts lies beside them")],
     seed: int = 0,
-    epochs: int = 6,
+    epochs: int = 7,
     num_images: int = 40_000,
     lr: float = 1.5e-3,
 ) -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import csv
+import errno
+import io
 import json
 import math
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 SCHEMA = 1
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 COLUMNS = (
     "step", "domain", "samples", "wrong", "error", "running_error",
     "forward_samples", "backward_samples", "seconds", "coreset_size",
@@ -112,19 +117,46 @@ def _none_if_nan(x: float) -> float | None:
     return None if math.isnan(x) else x
 
 
+class WriteError(OSError):
+    """The disk does not take what a run writes; the message is one sentence with the remedy."""
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say in one sentence what could not be written.
+
+    Raises:
+        WriteError: If the disk is full, the folder is read-only and the like.
+    """
+    try:
+        yield
+    except WriteError:
+        raise
+    except OSError as error:
+        remedy = "free some space" if error.errno in FULL else "make it writable or choose another output=..."
+        message = f"cannot write {path} ({error.strerror or error}): {remedy}, then run the same command again"
+        raise WriteError(message) from error
+
+
 class RowWriter:
-    """Appends rows to ``batches.csv``, each on disk before the next batch starts.
+    """Appends rows to ``batches.csv``, each on disk before the next batch starts, or not at all.
 
     Args:
-        path: The file; an existing one is replaced.
+        path: The file.
+        goes_on: Append to an existing file rather than replace it.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("w", newline="")
-        self._writer: csv.DictWriter[str] | None = None
+    def __init__(self, path: Path, *, goes_on: bool = False) -> None:
+        self._path, self._columns = path, read_columns(path) if goes_on else None
+        with writing(path):
+            self._file = path.open("ab" if goes_on else "wb", buffering=0)
 
     def write(self, row: Row, tally: Tally) -> None:
-        """Write one row; ``tally`` already counts it."""
+        """Write one row; ``tally`` already counts it.
+
+        Raises:
+            WriteError: If the disk does not take it; the rows before are as they were.
+        """
         values = {
             "step": row.step,
             "domain": row.domain,
@@ -138,22 +170,94 @@ class RowWriter:
             "coreset_size": row.diagnostics.get("coreset_size", ""),
             **{key: value for key, value in row.diagnostics.items() if key != "coreset_size"},
         }
-        if self._writer is None:
-            self._writer = csv.DictWriter(self._file, fieldnames=list(values))
-            self._writer.writeheader()
-        self._writer.writerow(values)
-        self._file.flush()
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, fieldnames=self._columns or list(values))
+        if self._columns is None:
+            writer.writeheader()
+        writer.writerow(values)
+        self._append(text.getvalue().encode())
+        self._columns = list(writer.fieldnames)
+
+    def _append(self, content: bytes) -> None:
+        size = os.fstat(self._file.fileno()).st_size
+        with writing(self._path):
+            try:
+                while content:
+                    content = content[self._file.write(content) :]
+            except OSError:
+                os.ftruncate(self._file.fileno(), size)
+                raise
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
 
+def sync(path: Path) -> int:
+    """Wait until all of a file is on the disk; its size in bytes."""
+    with writing(path), path.open("rb") as file:
+        os.fsync(file.fileno())
+        return os.fstat(file.fileno()).st_size
+
+
+def read_columns(path: Path) -> list[str]:
+    """The header of ``batches.csv``."""
+    with path.open(newline="") as file:
+        return next(csv.reader(file))
+
+
+def read_rows(path: Path, size: int) -> list[Row]:
+    """The rows in the first ``size`` bytes of ``batches.csv``; seconds are rounded to microseconds.
+
+    Raises:
+        ValueError: If the file is shorter, or those bytes are not rows of steps 0, 1, 2, ...
+    """
+    content = path.read_bytes()[:size] if path.exists() else b""
+    lines = list(csv.DictReader(io.StringIO(content.decode(), newline="")))
+    try:
+        rows = [_row(line) for line in lines]
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path} has a row that cannot be read") from error
+    if len(content) < size or [row.step for row in rows] != list(range(len(rows))):
+        raise ValueError(f"{path} has lost rows")
+    return rows
+
+
+def _row(line: Mapping[str, str]) -> Row:
+    own = {key: float(value) for key, value in line.items() if key not in COLUMNS}
+    size = line["coreset_size"]
+    return Row(
+        step=int(line["step"]),
+        by_domain=_by_domain(line),
+        forward_samples=int(line["forward_samples"]),
+        backward_samples=int(line["backward_samples"]),
+        seconds=float(line["seconds"]),
+        diagnostics={"coreset_size": float(size), **own} if size else own,
+    )
+
+
+def _by_domain(line: Mapping[str, str]) -> dict[str, tuple[int, int]]:
+    """``fog`` with its own columns, or ``fog=3/12;snow=1/4`` (wrong/samples)."""
+    if "=" not in line["domain"]:
+        return {line["domain"]: (int(line["samples"]), int(line["wrong"]))}
+    found = {}
+    for part in line["domain"].split(";"):
+        name, _, counts = part.rpartition("=")
+        wrong, _, n = counts.partition("/")
+        found[name] = (int(n), int(wrong))
+    return found
+
+
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a file in one step: a reader sees the old content or the new one, never a half."""
+    """Write a file in one step: a reader sees the old content or the new one, never a half.
+
+    Raises:
+        WriteError: If the disk does not take it.
+    """
     draft = path.with_suffix(".tmp")
-    draft.write_text(json.dumps(content, indent=1) + "\n")
-    draft.replace(path)
+    with writing(path):
+        draft.write_text(json.dumps(content, indent=1) + "\n")
+        draft.replace(path)
 
 
 def read_results(folders: Iterable[Path]) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ METHOD_NAMES = list(METHODS)
 
 def test_every_method_is_checked():
     assert len(METHOD_NAMES) >= 4
-    assert len(testing.CHECKS) == 11
+    assert len(testing.CHECKS) == 12
 
 
 @pytest.mark.parametrize("check", testing.CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
@@ -93,7 +93,7 @@ class Leaks(Honest):
 
 class NaNOnOneImage(Honest):
     def forward_and_adapt(self, images):
-        return super().forward_and_adapt(images) / images.std(dim=0).mean()
+        return super().forward_and_adapt(images) / (len(images) - 1)
 
 
 class MisdeclaredTiming(Honest):
@@ -145,6 +145,7 @@ BROKEN = [
     (HiddenSecondPass, checks.check_passes_are_as_declared, "declares"),
     (UnmeteredPass, checks.check_passes_are_as_declared, "the meter counts"),
     (UndeclaredState, checks.check_state_survives_save_and_load, "not declared"),
+    (UndeclaredState, checks.check_resume_equals_uninterrupted, "resumed at batch 2 it gave other scores"),
     (GradientsForAll, checks.check_only_what_is_stepped_requires_gradients, "no optimizer holds it"),
     (TrainingMode, checks.check_modules_stay_in_eval_mode, "training mode"),
 ]

@@ -1,6 +1,9 @@
-"""Watching a run from outside."""
+"""Watching a run from outside, and saving it."""
 
+from tta_bench.callbacks.agreement import RankAgreement
+from tta_bench.callbacks.checkpoint import StreamCheckpoint
 from tta_bench.callbacks.monitor import AdaptationMonitor
 from tta_bench.callbacks.progress import StreamProgress
+from tta_bench.callbacks.state_files import StateFiles
 
-__all__ = ["AdaptationMonitor", "StreamProgress"]
+__all__ = ["AdaptationMonitor", "RankAgreement", "StateFiles", "StreamCheckpoint", "StreamProgress"]

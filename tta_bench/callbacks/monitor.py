@@ -31,21 +31,25 @@ class AdaptationMonitor(L.Callback):
     Attributes:
         tally: The counts so far.
         last: The last row.
+        earlier: The rows of this run before it was interrupted, which count as if they had been seen now.
     """
 
     def __init__(self, domains: Sequence[str] | None = None, rows: Path | None = None) -> None:
         self._domains, self._path = domains, rows
         self.tally = Tally()
         self.last: Row | None = None
+        self.earlier: Sequence[Row] = ()
         self._writer: RowWriter | None = None
         self._before = (0, 0, 0.0)
 
     def on_test_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Start counting from zero."""
+        """Start counting: from zero, or from the rows of this run that are there."""
         self._names = tuple(self._domains or trainer.datamodule.schedule.domains)
-        self.tally, self.last = Tally(), None
-        if self._path is not None:
-            self._writer = RowWriter(self._path)
+        self.tally, self.last = Tally(), self.earlier[-1] if self.earlier else None
+        for row in self.earlier:
+            self.tally.add(row)
+        if self._path is not None and trainer.is_global_zero:  # other ranks count the same
+            self._writer = RowWriter(self._path, goes_on=bool(self.earlier))
         for logger in trainer.loggers:
             if isinstance(logger, WandbLogger):  # W&B's own step must only increase, so it is never passed
                 logger.experiment.define_metric("stream/step")

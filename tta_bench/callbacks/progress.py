@@ -37,9 +37,11 @@ class StreamProgress(L.Callback):
         self._printed = 0.0
 
     def on_test_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Show an empty bar."""
-        self._total = int(sum(trainer.num_test_batches))
-        self._task = self._progress.add_task(self.title, total=self._total, note="")
+        """Show the bar, empty or up to where the run goes on."""
+        before = len(self.monitor.earlier)
+        self._total = before + int(sum(trainer.num_test_batches))
+        note = f"resumed at batch {before}" if before else ""
+        self._task = self._progress.add_task(self.title, total=self._total, completed=before, note=note)
         self._progress.start()
         self._printed = time.monotonic()
 

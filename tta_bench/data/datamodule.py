@@ -44,16 +44,20 @@ class StreamDataModule(L.LightningDataModule):
         schedule: What arrives when; domains are looked up by name.
         num_workers: Loader processes; their number never changes the order.
         seed: Seed of the order of the source images.
+
+    Attributes:
+        start: The step at which the loader starts; steps keep their numbers.
     """
 
     def __init__(self, domains: DomainSource, schedule: Schedule, *, num_workers: int = 0, seed: int = 0) -> None:
         super().__init__()
         self.domains, self.schedule, self.num_workers, self.seed = domains, schedule, num_workers, seed
+        self.start = 0
 
     def test_dataloader(self) -> DataLoader[StreamBatch]:
         """The stream, in order."""
-        dataset = _StreamDataset(self.domains, self.schedule)
-        return DataLoader(dataset, batch_size=None, shuffle=False, num_workers=self.num_workers)
+        dataset, steps = _StreamDataset(self.domains, self.schedule), range(self.start, len(self.schedule))
+        return DataLoader(dataset, batch_size=None, sampler=steps, num_workers=self.num_workers)
 
     def source_dataloader(self, need: SourceNeed, batch_size: int = 64) -> Iterator[Any]:
         """Source images (B, C, H, W) in [0, 1] in random order, with labels (B,) if ``need`` asks for them."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +16,7 @@ from tta_bench.domains.corrupted import DomainSource
 from tta_bench.engine.config import ConfigError, compose_run, options, plain, read_word
 from tta_bench.engine.nodes import register_all
 from tta_bench.engine.run import Run, build_method
+from tta_bench.ranks import is_launched
 from tta_bench.records import write_json
 
 DEFAULT_METHODS = ("source", "tent", "dpcore")
@@ -108,11 +112,19 @@ def bench(words: Sequence[str], console: Console) -> list[dict[str, Any]]:
             for other in jobs:
                 build_method(other.config.method, run.backbone, seed=0)
         opened[key] = run.domains
-        results.append(run.execute(console))
+        results.append(_execute(run, console))
         if results[-1]["status"] == "failed":
             message = f"{run.title} failed: {results[-1]['error']}"
             console.print(message, style="bold red", highlight=False, markup=False)
     return [_with_source_error(result, results) for result in results]
+
+
+def _execute(run: Run, console: Console) -> dict[str, Any]:
+    """Run here, or in processes of its own if it takes several devices and nobody has started one for each."""
+    if str(run.config.trainer.devices) == "1" or is_launched():
+        return run.execute(console)
+    subprocess.run([sys.executable, "-m", "tta_bench", "run", *run.words], check=False)
+    return {**json.loads((run.folder / "result.json").read_text()), "folder": str(run.folder)}
 
 
 def _with_source_error(result: dict[str, Any], results: Sequence[dict[str, Any]]) -> dict[str, Any]:

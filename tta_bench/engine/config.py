@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -20,7 +20,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from tta_bench.engine.nodes import config_folder, import_class, register_all, register_light, register_method
 
-LEAST = {"seed": 0, "num_workers": 0, "threads": 1}  # a run's own whole numbers and their smallest values
+# A run's own whole numbers and their smallest values.
+LEAST = {"seed": 0, "num_workers": 0, "threads": 1, "checkpoint_every": 1, "checkpoint_seconds": 0}
+RESUME = ("auto", "never")
 GROUPS = ("setting", "dataset", "model", "trainer", "logger", "method", "tuned")
 
 
@@ -30,10 +32,11 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True)
 class Composed:
-    """A run's configuration and the names that were chosen in each group."""
+    """A run's configuration, the names that were chosen in each group, and the words that say so."""
 
     config: DictConfig
     choices: dict[str, str]
+    words: tuple[str, ...] = ()
 
 
 def compose_run(overrides: Sequence[str]) -> Composed:
@@ -43,7 +46,7 @@ def compose_run(overrides: Sequence[str]) -> Composed:
         ConfigError: If an override names a key or an option that does not exist, or has the wrong type.
     """
     register_all()
-    return _compose("run", _resolve_class(list(overrides)))
+    return replace(_compose("run", _resolve_class(list(overrides))), words=tuple(overrides))
 
 
 def compose_stream(overrides: Sequence[str]) -> Composed:
@@ -151,7 +154,9 @@ def _check_numbers(config: DictConfig) -> None:
 
 
 def _check_choices(config: DictConfig) -> None:
-    """Check the ``Literal`` annotations of classes and functions, a type that OmegaConf does not know."""
+    """Check ``Literal`` annotations of classes and functions, a type that OmegaConf does not know, and ``resume``."""
+    if config.get("resume", RESUME[0]) not in RESUME:
+        raise ConfigError(f"resume must be one of {', '.join(RESUME)}; got {config.resume!r}")
     for group, node in config.items():
         if not isinstance(node, DictConfig) or "_target_" not in node:
             continue

@@ -8,7 +8,7 @@ import json
 import logging
 import platform
 import warnings
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,23 +16,24 @@ from typing import Any
 import lightning.pytorch as L
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.strategies import DDPStrategy
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from tta_bench.callbacks import AdaptationMonitor, StreamProgress
+from tta_bench.callbacks import AdaptationMonitor, RankAgreement, StateFiles, StreamCheckpoint, StreamProgress
 from tta_bench.callbacks.monitor import peak_memory_bytes
 from tta_bench.data.datamodule import StreamDataModule, schedule_for
 from tta_bench.domains.corrupted import DomainSource
 from tta_bench.engine.config import Composed, ConfigError, build, plain, require
+from tta_bench.engine.resume import NOT_IDENTITY, code_sha256, find_finished, find_state, identity, locked
 from tta_bench.engine.source_cache import fit_or_load_source
-from tta_bench.engine.wandb_log import close_wandb, open_wandb, summarize_wandb
+from tta_bench.engine.wandb_log import close_wandb, open_wandb, segment, summarize_wandb
 from tta_bench.methods.base import TTAMethod
 from tta_bench.models.backbone import Backbone
-from tta_bench.records import SCHEMA, write_json
+from tta_bench.ranks import is_worker
+from tta_bench.records import SCHEMA, write_json, writing
 from tta_bench.streams import Schedule
 
-# What does not change a run's numbers is not part of its identity.
-NOT_IDENTITY = ("output", "cache_dir", "num_workers", "threads", "logger")
 # Warnings that a user of a run can do nothing about: the order of a stream needs one loader process, and Lightning
 # calls a name that torch has deprecated.
 UNHELPFUL = (".*does not have many workers", "`isinstance.treespec, LeafSpec.` is deprecated")
@@ -60,7 +61,7 @@ class Run:
 
     def __init__(self, composed: Composed, domains: DomainSource | None = None) -> None:
         require(composed.config)
-        self.config, self.choices = composed.config, composed.choices
+        self.config, self.choices, self.words = composed.config, composed.choices, composed.words
         if self.config.threads:
             torch.set_num_threads(int(self.config.threads))
         self.seed = int(self.config.seed)
@@ -96,45 +97,98 @@ class Run:
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
 
     def execute(self, console: Console) -> dict[str, Any]:
-        """Run the stream and return what ``result.json`` holds.
+        """Run the stream, or the rest of it, and return what ``result.json`` holds.
 
-        A method that raises, or returns a score that is not finite, ends as status ``failed`` with its message;
-        the rows so far stay on disk.
+        A run that is finished is not repeated. A method that raises, or returns a score that is not finite, ends as
+        status ``failed`` with its message; the rows so far stay on disk.
 
         Raises:
-            ConfigError: If the trainer's settings are wrong; nothing is written then.
+            ConfigError: If the trainer's settings are wrong, another process holds the run folder or the state in it
+                is of another run; nothing is written then.
+            WriteError: If the run folder cannot be written.
+            Interrupted: After a SIGTERM or SIGINT, when everything is on disk.
         """
         monitor = AdaptationMonitor(rows=self.folder / "batches.csv")
-        trainer = self._trainer([monitor, StreamProgress(self.title, monitor, console)])
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "batches.csv").unlink(missing_ok=True)  # of an earlier run into this folder
-        OmegaConf.save(self.config, self.folder / "config.yaml")
-        self.schedule.save(self.folder / "stream.json")
+        every, seconds = self.config.checkpoint_every, self.config.checkpoint_seconds
+        checkpoint = StreamCheckpoint(StateFiles(self.folder), monitor, every, seconds)
+        progress = StreamProgress(self.title, monitor, console)
+        trainer = self._trainer([monitor, progress, RankAgreement(monitor), checkpoint])
+        if is_worker():
+            return self._adapt_along(trainer, checkpoint)
+        with writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        with locked(self.folder):
+            finished = self._finished(console)
+            return finished or self._run(trainer, monitor, checkpoint, console)
+
+    def _finished(self, console: Console) -> dict[str, Any] | None:
+        if self.config.resume == "never":
+            return None
+        return find_finished(self.folder, identity(self._header()), self.title, console)
+
+    def _run(
+        self, trainer: L.Trainer, monitor: AdaptationMonitor, checkpoint: StreamCheckpoint, console: Console
+    ) -> dict[str, Any]:
         result = self._header()
+        mine = identity(result, device=trainer.strategy.root_device.type)
+        if self.config.resume == "never":
+            checkpoint.files.delete()
+        resumed = checkpoint.resumed = find_state(self.folder, mine, self.title, console)
+        with writing(self.folder):
+            if resumed is None:
+                (self.folder / "batches.csv").unlink(missing_ok=True)  # of an earlier run into this folder
+            OmegaConf.save(self.config, self.folder / "config.yaml")
+            self.schedule.save(self.folder / "stream.json")
+        if resumed is not None:
+            result |= resumed.state["begun"]
         write_json(self.folder / "result.json", result)
-        trainer.loggers = loggers = open_wandb(self, console)
+        trainer.loggers = loggers = open_wandb(self, console, resumed)
         try:
-            result |= fit_or_load_source(self.method, self.data, Path(self.config.cache_dir), trainer, console)
-            trainer.test(self.method, datamodule=self.data, verbose=False)
+            if resumed is None:
+                result |= fit_or_load_source(self.method, self.data, Path(self.config.cache_dir), trainer, console)
+            begun = {key: result[key] for key in ("started", "source_seconds", "source_cached")}
+            checkpoint.facts = {"identity": mine, "begun": begun, "wandb": segment(loggers)}
+            with checkpoint.interrupts:
+                trainer.test(self.method, datamodule=self.data, verbose=False)
             result["status"] = "done"
         except (Exception, SystemExit, KeyboardInterrupt) as error:
-            result |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
-            if not isinstance(error, Exception):
-                raise
+            reason = checkpoint.explain(error)
+            result |= {"status": "failed", "error": f"{type(reason).__name__}: {reason}"}
+            if not isinstance(reason, Exception):
+                console.print(f"{self.title}: {reason}", style="bold red", highlight=False, markup=False)
+                raise reason from None
         finally:
             result |= self._outcome(monitor)
-            write_json(self.folder / "result.json", result)
-            summarize_wandb(loggers, result)
-            close_wandb(loggers, failed=result["status"] != "done")
+            try:
+                write_json(self.folder / "result.json", result)
+            finally:
+                summarize_wandb(loggers, result)
+                close_wandb(loggers, failed=result["status"] != "done")
+        if result["status"] == "done":
+            checkpoint.files.delete()
+            checkpoint.interrupts.obey(len(self.schedule))
         return {**result, "folder": str(self.folder)}
 
+    def _adapt_along(self, trainer: L.Trainer, checkpoint: StreamCheckpoint) -> dict[str, Any]:
+        """Be one of several ranks: compute a share of every batch and leave the files to rank 0."""
+        if finished := self._finished(Console(quiet=True)):
+            return finished
+        fit_or_load_source(self.method, self.data, Path(self.config.cache_dir), trainer, Console(quiet=True))
+        with checkpoint.interrupts:
+            trainer.test(self.method, datamodule=self.data, verbose=False)
+        return {"status": "done"}
+
     def _trainer(self, callbacks: list[L.Callback]) -> L.Trainer:
-        logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+        for name in ("lightning.pytorch", "lightning.fabric"):
+            logging.getLogger(name).setLevel(logging.WARNING)
         for message in UNHELPFUL:
             warnings.filterwarnings("ignore", message=message)
+        settings = plain(self.config.trainer)
+        if str(settings["devices"]) != "1" and "strategy" not in settings:  # a rank that died is noticed in a minute
+            settings["strategy"] = DDPStrategy(timeout=timedelta(minutes=1))
         try:
-            trainer = L.Trainer(
-                **plain(self.config.trainer),
+            return L.Trainer(
+                **settings,
                 inference_mode=False,
                 callbacks=callbacks,
                 logger=False,
@@ -145,9 +199,6 @@ class Run:
             )
         except (MisconfigurationException, TypeError, ValueError) as error:
             raise ConfigError(f"the trainer cannot be made: {error}") from error
-        if trainer.world_size > 1:
-            raise ConfigError("one stream on several devices is not supported yet: set trainer.devices=1")
-        return trainer
 
     def _header(self) -> dict[str, Any]:
         return {
@@ -162,6 +213,7 @@ class Run:
             "domains": list(self.domains.domains),
             "stream_sha256": self.schedule.fingerprint(),
             "weights_sha256": self.backbone.weights_sha256,
+            "code_sha256": code_sha256(self.method),
             "preprocess": {"mean": self.backbone.normalize.mean.flatten().tolist(),
                            "std": self.backbone.normalize.std.flatten().tolist()},
             "data": self.domains.describe(),

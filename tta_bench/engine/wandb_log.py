@@ -11,6 +11,7 @@ from lightning.pytorch.loggers import Logger, WandbLogger
 from rich.console import Console
 
 if TYPE_CHECKING:
+    from tta_bench.callbacks.checkpoint import Resumed
     from tta_bench.engine.run import Run
 
 MODES = ("auto", "online", "offline")
@@ -20,8 +21,16 @@ SUMMARY = (
 )  # fmt: skip
 
 
-def open_wandb(run: Run, console: Console) -> list[Logger]:
+def open_wandb(run: Run, console: Console, resumed: Resumed | None = None) -> list[Logger]:
     """Start the W&B run, or none if it is switched off or W&B cannot start; the run folder has everything anyway.
+
+    A resumed run goes on in its W&B run if that is online. Files of an offline run cannot be appended to: then a new
+    one starts in the same group, and its configuration says ``resumed_from`` which run and step.
+
+    Args:
+        run: The run.
+        console: Where to print.
+        resumed: Where the run goes on, if it does.
 
     Raises:
         ValueError: If ``logger.mode`` is unknown.
@@ -36,6 +45,11 @@ def open_wandb(run: Run, console: Console) -> list[Logger]:
         raise ValueError(f"logger.mode must be one of {', '.join(MODES)}; got {settings.mode!r}")
     auto = os.environ.get("WANDB_MODE", "online" if _has_key() else "offline")
     mode: Any = auto if settings.mode == "auto" else settings.mode
+    earlier = resumed.state["wandb"] if resumed else {}
+    goes_on = bool(earlier) and mode == "online" and not earlier["offline"]
+    config = run._header()
+    if resumed and earlier and not goes_on:
+        config["resumed_from"] = {"run": earlier["id"], "step": resumed.step}
     group = f"{run.choices['dataset']}/{run.choices['setting']}/{run.schedule.short}"
     try:
         started = wandb.init(
@@ -45,7 +59,9 @@ def open_wandb(run: Run, console: Console) -> list[Logger]:
             group=group,
             job_type="run",
             tags=[run.choices["method"], run.choices["setting"], run.choices["dataset"]],
-            config=run._header(),
+            config=config,
+            id=earlier["id"] if goes_on else None,
+            resume="allow" if goes_on else None,
             dir=str(run.folder),
             mode=mode,
             settings=wandb.Settings(init_timeout=60, console="off"),
@@ -65,6 +81,12 @@ def _has_key() -> bool:
         return netrc(os.environ.get("NETRC")).authenticators(host or "") is not None
     except (OSError, NetrcParseError):
         return False
+
+
+def segment(loggers: list[Logger]) -> dict[str, Any]:
+    """Which W&B run this is, to go on from it later; empty without one."""
+    runs = [logger.experiment for logger in loggers if isinstance(logger, WandbLogger)]
+    return {"id": runs[0].id, "offline": runs[0].offline} if runs else {}
 
 
 def summarize_wandb(loggers: list[Logger], result: dict[str, Any]) -> None:

@@ -185,6 +185,12 @@ class TTAMethod(L.LightningModule, ABC):
             self.optimizer.load_state_dict(state["optimizer"])
 
     @final
+    def start_from(self, state: dict[str, Any]) -> None:
+        """Let the next stream begin in a saved state; the optimizer must wait until the module is on its device."""
+        self.load_adaptation_state(state)
+        self._resumed_optimizer = state["optimizer"] or {}
+
+    @final
     def source_state(self) -> dict[str, Tensor]:
         """What ``fit_source`` measured, to be cached."""
         return {name: getattr(self, name) for name in self._source_states}
@@ -212,10 +218,9 @@ class TTAMethod(L.LightningModule, ABC):
         checkpoint["adaptation"] = self.adaptation_state()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore everything but the optimizer, which must wait until the module is on its device."""
-        self.load_adaptation_state(checkpoint["adaptation"])
+        """Go on where the checkpoint was saved."""
+        self.start_from(checkpoint["adaptation"])
         checkpoint["state_dict"] = self.state_dict()  # what Lightning loads next: itself
-        self._resumed_optimizer = checkpoint["adaptation"]["optimizer"] or {}
 
     @final
     def on_test_start(self) -> None:

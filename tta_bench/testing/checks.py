@@ -35,8 +35,8 @@ def ready(build: Build) -> TTAMethod:
     return method
 
 
-def run_stream(method: TTAMethod, data: StreamDataModule) -> Tensor:
-    """Run the whole stream through a Lightning Trainer; scores (N, K) in order of arrival."""
+def run_stream(method: TTAMethod, data: StreamDataModule, *callbacks: L.Callback) -> Tensor:
+    """Run the stream through a Lightning Trainer; scores (N, K) in order of arrival."""
 
     class Keep(L.Callback):
         def __init__(self) -> None:
@@ -49,7 +49,7 @@ def run_stream(method: TTAMethod, data: StreamDataModule) -> Tensor:
 
     keep = Keep()
     trainer = L.Trainer(
-        accelerator="cpu", devices=1, inference_mode=False, logger=False, callbacks=[keep],
+        accelerator="cpu", devices=1, inference_mode=False, logger=False, callbacks=[keep, *callbacks],
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
     trainer.test(method, datamodule=data, verbose=False)
@@ -233,6 +233,49 @@ def check_state_survives_save_and_load(build: Build) -> None:
     )
 
 
+def check_resume_equals_uninterrupted(build: Build) -> None:
+    """Interrupted in mid-stream, and again later, new objects end with the scores and the state of a single run."""
+
+    class Save(L.Callback):
+        def __init__(self, step: int) -> None:
+            self.step, self.file, self.seen = step, io.BytesIO(), 0
+
+        def on_test_batch_end(
+            self, trainer: L.Trainer, module: TTAMethod, outputs: Any, batch: StreamBatch, *_: Any
+        ) -> None:
+            self.seen += len(batch.labels) if batch.step <= self.step else 0
+            if batch.step == self.step:
+                torch.save(module.adaptation_state(), self.file)
+
+        def state(self) -> Any:
+            self.file.seek(0)
+            return torch.load(self.file, weights_only=True)
+
+    last = len(toy_data().schedule) - 1
+    method, save = ready(build), Save(step=1)
+    scores = run_stream(method, toy_data(), save)
+    for following in (last - 1, last):
+        other, data, state = build(), toy_data(), save.state()
+        data.start, seen = save.step + 1, save.seen
+        other.start_from(state)
+        save = Save(step=following)
+        save.seen = seen
+        rest = run_stream(other, data, save)
+        _equal(scores[seen:], rest, f"resumed at batch {data.start} it gave other scores: a state is not declared")
+        _same_state(method.adaptation_state(), other.adaptation_state(), "the resumed method")
+
+
+def _same_state(a: Any, b: Any, place: str) -> None:
+    if isinstance(a, Tensor):
+        _equal(a, b, f"{place} is not what it is without the interruption")
+    elif isinstance(a, dict):
+        assert a.keys() == b.keys(), f"{place} has other entries than without the interruption"
+        for key in a:
+            _same_state(a[key], b[key], f"{place}: {key}")
+    else:
+        assert a == b, f"{place} is not what it is without the interruption"
+
+
 def check_only_what_is_stepped_requires_gradients(build: Build) -> None:
     """The optimizer holds exactly the parameters that require gradients: no hidden cost, no dead parameter."""
     method = ready(build)
@@ -262,6 +305,7 @@ CHECKS: tuple[Callable[[Build], None], ...] = (
     check_prediction_timing_is_true,
     check_passes_are_as_declared,
     check_state_survives_save_and_load,
+    check_resume_equals_uninterrupted,
     check_only_what_is_stepped_requires_gradients,
     check_modules_stay_in_eval_mode,
 )

@@ -1,0 +1,75 @@
+"""The command line on two devices: same rows as on one, one set of files, and a rank that dies ends the run."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+SMALL = [
+    "dataset.num_images=24", "dataset.domains=[gaussian_noise,fog]", "setting.batch_size=9", "trainer=cpu",
+    "logger=off", "threads=1",
+]  # fmt: skip
+
+
+def tta_bench(folder, *words):
+    command = [sys.executable, "-m", "tta_bench", *words, f"output={folder}/runs", f"cache_dir={folder}/cache"]
+    environment = {**os.environ, "PYTHONPATH": f"{folder}:{os.environ.get('PYTHONPATH', '')}"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=folder, env=environment)
+
+
+def rows(folder):
+    (path,) = folder.rglob("batches.csv")
+    with path.open() as file:
+        return [{key: value for key, value in row.items() if key != "seconds"} for row in csv.DictReader(file)]
+
+
+def test_two_devices_write_the_rows_of_one(tmp_path):
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir(), two.mkdir()
+    words = ["run", *SMALL, "method=dpcore", "method.steps_new=3", "method.num_source=64"]
+
+    assert tta_bench(one, *words).returncode == 0
+    done = tta_bench(two, *words, "trainer.devices=2")
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("mean") == 1
+    assert len(rows(one)) == 6
+    for a, b in zip(rows(one), rows(two), strict=True):
+        assert a.keys() == b.keys()
+        for key in a:
+            if key.startswith("distance"):
+                assert float(b[key]) == pytest.approx(float(a[key]), rel=1e-4, nan_ok=True)
+            else:
+                assert a[key] == b[key]
+
+
+DIES = """
+import torch.distributed as dist
+from tta_bench.methods import Tent
+
+class Dies(Tent):
+    count = 0
+    def forward_and_adapt(self, images):
+        self.count += 1
+        if self.count == 3 and dist.get_rank() == 1:
+            raise RuntimeError("this rank has died")
+        return super().forward_and_adapt(images)
+"""
+
+
+def test_a_rank_that_dies_ends_the_run_within_a_minute_and_keeps_the_rows(tmp_path):
+    (tmp_path / "dying.py").write_text(DIES)
+    started = time.monotonic()
+    done = tta_bench(tmp_path, "run", *SMALL, "method=dying.Dies", "trainer.devices=2")
+    assert time.monotonic() - started < 100  # start-up included
+    assert done.returncode != 0
+    assert "this rank has died" in done.stderr + done.stdout
+    assert len(rows(tmp_path)) == 2
+    (result,) = tmp_path.rglob("result.json")
+    assert json.loads(result.read_text())["status"] in ("failed", "running")

@@ -1,0 +1,49 @@
+"""What the README shows works as it stands there."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_the_first_commands_are_the_two_that_do_everything():
+    first = re.search(r"```\n(.*?)```", README, flags=re.DOTALL)
+    assert [line.split("#")[0].strip() for line in first.group(1).strip().splitlines()] == [
+        "make bench SETTING=cdc",
+        "make test",
+    ]
+
+
+def test_every_picture_is_there():
+    pictures = re.findall(r"!\[.*?\]\((.*?)\)", README)
+    assert len(pictures) >= 7
+    missing = [p for p in pictures if not (Path(__file__).parents[2] / p).is_file()]
+    assert missing == []
+
+
+def test_there_are_two_python_examples():
+    assert len(BLOCKS) == 2
+
+
+def test_the_new_method_has_at_most_thirty_lines_and_keeps_the_contract(tmp_path, monkeypatch):
+    from tta_bench.testing import check_method
+
+    (tmp_path / "mymethods.py").write_text(BLOCKS[0])
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "mymethods", raising=False)
+    import mymethods
+
+    body = [line for line in BLOCKS[0].splitlines() if line.strip() and not line.startswith(("#", "import", "from"))]
+    assert len(body) <= 30
+    check_method(mymethods.InfoMax)
+
+
+@pytest.mark.slow
+def test_the_lightning_program_runs(capsys):
+    exec(compile(BLOCKS[1], "README.md", "exec"), {})

@@ -1,0 +1,18 @@
+"""Which process of a run this is. Standard library only, so that the command line can ask at once."""
+
+from __future__ import annotations
+
+import os
+
+# What Lightning, torchrun and SLURM set in the processes that they start.
+RANK_VARIABLES = ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID")
+
+
+def is_worker() -> bool:
+    """Whether another process leads this run: then this one adapts along, and writes and prints nothing."""
+    return any(os.environ.get(name, "0") not in ("", "0") for name in RANK_VARIABLES)
+
+
+def is_launched() -> bool:
+    """Whether the processes of this run were started from outside, one per device."""
+    return any(name in os.environ for name in ("RANK", "LOCAL_RANK"))
