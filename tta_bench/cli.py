@@ -139,7 +139,7 @@ def stream_show(
 def source_train(
     output: Annotated[Path, typer.Option(help="Where the weights go; a .yaml with the facts lies beside them")],
     seed: int = 0,
-    epochs: int = 7,
+    epochs: int = 6,
     num_images: int = 40_000,
     lr: float = 1.5e-3,
 ) -> None:
