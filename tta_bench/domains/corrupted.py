@@ -152,7 +152,7 @@ def _domain_names(domains: str | Sequence[str]) -> tuple[str, ...]:
 def shapes_c(
     *,
     split: str = "test",
-    num_images: int = 512,
+    num_images: int = 256,
     domains: str | list[str] = "common",
     severity: int = 5,
     family: str = "imagenet",
