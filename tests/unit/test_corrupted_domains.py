@@ -124,9 +124,9 @@ def test_published_textures_are_used_for_every_frost(tmp_path, domain):
 
 
 class TestShapesC:
-    def test_has_512_images_under_the_15_common_corruptions(self):
+    def test_has_256_images_under_the_15_common_corruptions(self):
         data = shapes_c()
-        assert (data.name, data.domains, len(data.labels("fog"))) == ("shapes_c", COMMON, 512)
+        assert (data.name, data.domains, len(data.labels("fog"))) == ("shapes_c", COMMON, 256)
 
     def test_its_source_images_are_not_those_of_the_stream(self):
         data = shapes_c(num_images=20)
