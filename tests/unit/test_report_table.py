@@ -99,7 +99,7 @@ def test_the_gain_is_over_the_source_of_the_same_runs():
 def test_a_failed_run_shows_and_gives_no_numbers():
     failed = result("dpcore", status="failed", domain_error={"noise": 1.0}, mean_error=1.0)
     (lines,) = shown(result(), failed, result(seed=1, status="running", mean_error=None, domain_error={}))
-    assert cells(lines, "domain") == ["tent (1 failed)", "dpcore (1 failed)"]
+    assert cells(lines, "domain") == ["tent (1 running)", "dpcore (1 failed)"]
     assert cells(lines, "mean") == ["30.0", "–"]
 
 

@@ -65,8 +65,9 @@ def _table(results: list[Result], note: str) -> Table:
     )
     table.add_column("domain", no_wrap=True)
     for name, runs in methods.items():
-        failed = sum(r["status"] != "done" for r in runs)
-        table.add_column(f"{name} ({failed} failed)" if failed else name, justify="right")
+        counts = {status: sum(r["status"] == status for r in runs) for status in ("failed", "running")}
+        notes = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+        table.add_column(f"{name} ({notes})" if notes else name, justify="right")
     done = {name: [r for r in runs if r["status"] == "done"] for name, runs in methods.items()}
     for domain in dict.fromkeys(
         d for runs in done.values() for r in runs for d in sorted(r["domain_error"], key=_order(first))
