@@ -284,7 +284,9 @@ class TestInterrupted:
         assert_as_uninterrupted(done, whole)
 
     def test_in_the_last_batch_it_is_finished_and_ends(self, whole, own_method, tmp_path):
-        last = lambda: at_call(BATCHES, TTAMethod, "test_step", lambda *_: os.kill(os.getpid(), signal.SIGTERM))  # noqa: E731
+        def last():
+            return at_call(BATCHES, TTAMethod, "test_step", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+
         assert in_a_child(last, tmp_path, own_method) == 143
         done = Done(tmp_path, own_method)
         assert "was finished before" in done.said

@@ -176,7 +176,7 @@ def _nearest(word: str, known: Sequence[str], introduction: str, prefix: str = "
 def _reason(error: Exception) -> str:
     """The first line of the innermost message, with the key it is about."""
     while error.__cause__ is not None:
-        error = error.__cause__  # type: ignore[assignment]
+        error = error.__cause__  # type: ignore[assignment]  # what libraries raise here are Exceptions
     text = str(error)
     key = re.search(r"full_key: (\S+)", text)
     return f"{key.group(1)}: {text.splitlines()[0]}" if key else text.splitlines()[0]

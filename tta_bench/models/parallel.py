@@ -39,7 +39,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: torch.autograd.function.FunctionCtx, share: Tensor, batch_size: int) -> Tensor:
         ranks = dist.get_world_size()
-        ctx.rows = share_of(batch_size)  # type: ignore[attr-defined]
+        ctx.rows = share_of(batch_size)  # type: ignore[attr-defined]  # torch's stubs know no own attributes
         longest = -(-batch_size // ranks)
         padded = share.new_zeros(longest, *share.shape[1:])
         padded[: len(share)] = share
@@ -50,7 +50,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tensor, None]:
-        return grad[ctx.rows] * dist.get_world_size(), None  # type: ignore[attr-defined]
+        return grad[ctx.rows] * dist.get_world_size(), None  # type: ignore[attr-defined]  # as above
 
 
 def gather(share: Tensor, batch_size: int) -> Tensor:

@@ -172,10 +172,10 @@ def _scores_with_updates(build: Build, images: Tensor, allowed: int | None) -> t
             calls += 1
             return step(*args, **kwargs) if allowed is None or calls <= allowed else None
 
-        optimizer.step = counted  # type: ignore[method-assign]
+        optimizer.step = counted  # type: ignore[method-assign]  # only this optimizer is held back
         return optimizer
 
-    method.configure_optimizers = limited  # type: ignore[method-assign]
+    method.configure_optimizers = limited  # type: ignore[method-assign]  # only this method's optimizers
     method.reset()
     return method.forward_and_adapt(images).detach(), calls
 
