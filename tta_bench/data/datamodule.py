@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from tta_bench.domains.clean import CleanImages
 from tta_bench.domains.corrupted import DomainSource
 from tta_bench.streams import Schedule, make_stream
 from tta_bench.types import SourceNeed, StreamBatch
@@ -59,17 +60,37 @@ class StreamDataModule(L.LightningDataModule):
         dataset, steps = _StreamDataset(self.domains, self.schedule), range(self.start, len(self.schedule))
         return DataLoader(dataset, batch_size=None, sampler=steps, num_workers=self.num_workers)
 
-    def source_dataloader(self, need: SourceNeed, batch_size: int = 64) -> Iterator[Any]:
+    def source_dataloader(self, need: SourceNeed, batch_size: int = 64) -> SourceBatches:
         """Source images (B, C, H, W) in [0, 1] in random order, with labels (B,) if ``need`` asks for them."""
-        clean = self.domains.source_images()
-        order = np.random.default_rng(self.seed).permutation(len(clean))
-        for rows in np.split(order, range(batch_size, len(order), batch_size)):
-            images = _to_unit(_to_tensor([clean[int(i)] for i in rows]))
-            yield (images, torch.from_numpy(clean.labels[rows])) if need is SourceNeed.LABELED else images
+        return SourceBatches(self.domains.source_images(), need is SourceNeed.LABELED, batch_size, self.seed)
 
     def on_after_batch_transfer(self, batch: StreamBatch, dataloader_idx: int) -> StreamBatch:
         """Bytes to floats, on the device."""
         return batch._replace(images=_to_unit(batch.images))
+
+
+class SourceBatches:
+    """Batches of source images; every pass over them has an order of its own.
+
+    Args:
+        clean: The images.
+        labeled: Whether labels come with them.
+        batch_size: Images per batch; the last may be shorter.
+        seed: Seed of the orders.
+    """
+
+    def __init__(self, clean: CleanImages, labeled: bool, batch_size: int, seed: int) -> None:
+        self.clean, self.labeled, self.batch_size = clean, labeled, batch_size
+        self.rng = np.random.default_rng(seed)
+
+    def __len__(self) -> int:
+        return -(-len(self.clean) // self.batch_size)
+
+    def __iter__(self) -> Iterator[Any]:
+        order = self.rng.permutation(len(self.clean))
+        for rows in np.split(order, range(self.batch_size, len(order), self.batch_size)):
+            images = _to_unit(_to_tensor([self.clean[int(i)] for i in rows]))
+            yield (images, torch.from_numpy(self.clean.labels[rows])) if self.labeled else images
 
 
 def _to_tensor(images: list[np.ndarray]) -> Tensor:

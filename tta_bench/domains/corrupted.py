@@ -173,7 +173,7 @@ def shapes_c(
     """
     if split not in ("test", "validation"):
         raise ValueError(f"dataset.split must be test or validation, got {split!r}")
-    clean, source = ShapesImages(split, num_images), ShapesImages("source", 1000)
+    clean, source = ShapesImages(split, num_images), ShapesImages("source", 4000)
     return CorruptedImages(
         "shapes_c", clean, source, domains=domains, severity=severity, family=family, seed=seed
     )  # fmt: skip

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Literal
+
 from torch import nn
 
 BatchNorm = nn.modules.batchnorm._BatchNorm
@@ -13,15 +16,50 @@ def batch_norms(module: nn.Module) -> list[BatchNorm]:
     return [m for m in module.modules() if isinstance(m, BatchNorm)]
 
 
-def norm_layers(module: nn.Module) -> list[nn.Module]:
-    """All normalisation layers inside ``module`` that own an affine weight, in order of definition."""
-    return [m for m in module.modules() if isinstance(m, NORM_LAYERS) and m.weight is not None]
+def norm_layers(module: nn.Module, part: Literal["all", "early"] = "all") -> list[nn.Module]:
+    """Normalisation layers inside ``module`` that own an affine weight, in order of definition.
+
+    Args:
+        module: A network, or a backbone around one.
+        part: ``all``, or ``early``: without the last quarter of a transformer's blocks (9 to 11 of 12) and its final
+            norm, without ``layer4`` of a residual network. SAR and DeYO adapt these; late layers are sensitive.
+
+    Source: SAR (Niu et al., ICLR 2023), Sec. 4 and repository mr-eggplant/SAR.
+    """
+    named = {name: m for name, m in module.named_modules() if isinstance(m, NORM_LAYERS) and m.weight is not None}
+    blocks = [
+        int(found[1]) for name, _ in module.named_modules() if (found := re.search(r"(?:^|\.)blocks\.(\d+)", name))
+    ]
+    first_late = max(blocks, default=-1) + 1
+    first_late -= first_late // 4
+
+    def is_late(name: str) -> bool:
+        block = re.search(r"(?:^|\.)blocks\.(\d+)", name)
+        if block:
+            return int(block[1]) >= first_late
+        return bool(re.search(r"(?:^|\.)(layer4\.|(norm|fc_norm)$)", name))
+
+    return [layer for name, layer in named.items() if part == "all" or not is_late(name)]
 
 
-def adapt_norm_layers(module: nn.Module) -> list[nn.Parameter]:
+def use_batch_statistics(module: nn.Module) -> None:
+    """Let batch norm layers normalise by the statistics of the batch, and forget those of the source.
+
+    Source: Tent (Wang et al., ICLR 2021), Sec. 3.2.
+    """
+    for layer in batch_norms(module):
+        layer.track_running_stats = False
+        layer.running_mean = layer.running_var = None
+
+
+def adapt_norm_layers(module: nn.Module, part: Literal["all", "early"] = "all") -> list[nn.Parameter]:
     """Freeze ``module`` except for the affine parameters of its normalisation layers.
 
-    Batch norm layers are switched to the statistics of the batch, as Tent does; other norms have no such state.
+    Batch norm layers use the statistics of the batch from now on; other norms have no such state.
+
+    Args:
+        module: A network, or a backbone around one.
+        part: Which normalisation layers; see ``norm_layers``.
 
     Returns:
         The trainable parameters.
@@ -32,12 +70,24 @@ def adapt_norm_layers(module: nn.Module) -> list[nn.Parameter]:
     Source: Tent (Wang et al., ICLR 2021), Sec. 3.2.
     """
     module.requires_grad_(False)
-    layers = norm_layers(module)
+    layers = norm_layers(module, part)
     if not layers:
         raise ValueError(f"{type(module).__name__} has no normalisation layer to adapt; choose another method")
-    for layer in layers:
-        layer.requires_grad_(True)
-        if isinstance(layer, BatchNorm):
-            layer.track_running_stats = False
-            layer.running_mean = layer.running_var = None
-    return [p for layer in layers for p in layer.parameters()]
+    use_batch_statistics(module)
+    return [p.requires_grad_(True) for layer in layers for p in layer.parameters(recurse=False)]
+
+
+def adapt_weights_and_biases(module: nn.Module) -> list[nn.Parameter]:
+    """Freeze ``module`` except for all parameters named ``weight`` or ``bias``; [CLS] and positions stay frozen.
+
+    Batch norm layers use the statistics of the batch from now on.
+
+    Returns:
+        The trainable parameters.
+
+    Source: CoTTA (Wang et al., CVPR 2022), repository qinenergy/cotta.
+    """
+    module.requires_grad_(False)
+    use_batch_statistics(module)
+    leaves = [p for name, p in module.named_parameters() if name.rpartition(".")[2] in ("weight", "bias")]
+    return [p.requires_grad_(True) for p in leaves]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from copy import deepcopy
 from typing import Any, ClassVar, final
 
 import lightning.pytorch as L
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tta_bench.functional.parameters import batch_norms
+from tta_bench.functional.randomness import spawn
 from tta_bench.models.backbone import Backbone
 from tta_bench.models.parallel import average_gradients
 from tta_bench.types import OutputKind, PredictionTiming, SourceNeed, StepOutput, StreamBatch
@@ -25,8 +27,8 @@ class TTAMethod(L.LightningModule, ABC):
     ``self.backbone`` and steps only through ``self.update`` or ``self.backward``; that is what makes counting,
     several devices and resuming possible without a line in a method. It never sees labels, domains or the future.
 
-    What the stream changes is a trainable parameter, a state declared by ``add_state``, the optimizer, or
-    ``self.rng``; anything else would survive ``reset`` and be lost by a checkpoint.
+    What the stream changes is a trainable parameter, a buffer (``add_state``), a teacher (``add_copy``), the
+    optimizer, or ``self.rng``; anything else would survive ``reset`` and be lost by a checkpoint.
 
     Args:
         backbone: The source model.
@@ -38,6 +40,7 @@ class TTAMethod(L.LightningModule, ABC):
     source_need: ClassVar[SourceNeed] = SourceNeed.NOTHING
     source_settings: ClassVar[tuple[str, ...]] = ()  # hyper-parameters that measure_source depends on
     paper: ClassVar[str] = ""
+    provenance: ClassVar[str] = ""  # of the default hyper-parameters, e.g. "released code (mr-eggplant/SAR)"
 
     def __init__(self, backbone: Backbone, *, seed: int = 0) -> None:
         super().__init__()
@@ -48,9 +51,13 @@ class TTAMethod(L.LightningModule, ABC):
         self.rng = torch.Generator().manual_seed(seed)
         self.setup_rng = torch.Generator().manual_seed(seed)
         self._seed = seed
-        self._stream_states: dict[str, Tensor] = {}  # name -> value after reset()
         self._source_states: list[str] = []
-        self._initial: dict[str, Tensor] | None = None
+        self._trained_on_source: list[str] = []
+        self._copies: list[str] = []
+        self._moving: set[str] = set()  # weights of teachers
+        self._configured = False
+        self._initial: dict[str, Tensor] = {}  # what reset() returns to
+        self._source_size = sum(p.numel() for p in backbone.parameters())
         self._resumed_optimizer: dict[str, Any] | None = None
 
     # ---- what a method writes ----------------------------------------------------------------------------
@@ -67,10 +74,11 @@ class TTAMethod(L.LightningModule, ABC):
         return None
 
     def measure_source(self, loader: Iterable[Any]) -> None:
-        """Fill the source states. Only for methods whose ``source_need`` is not NOTHING.
+        """Fill the source states, or train what the method adds. Only if ``source_need`` is not NOTHING.
 
         Args:
-            loader: Batches of images (B, C, H, W) in [0, 1], or pairs of images and labels (B,) if labels are needed.
+            loader: Batches of images (B, C, H, W) in [0, 1], or pairs of images and labels (B,) if labels are
+                needed. It can be iterated over again; each pass has its own order.
         """
         raise TypeError(f"{type(self).__name__} needs nothing of the source domain")
 
@@ -92,8 +100,34 @@ class TTAMethod(L.LightningModule, ABC):
         self.register_buffer(name, default.detach().clone())
         if source:
             self._source_states.append(name)
-        else:
-            self._stream_states[name] = default.detach().clone()
+
+    def add_copy(self, name: str, *, moves: bool = True) -> None:
+        """Add a copy of the backbone that takes no gradients: a teacher, or (``moves=False``) an anchor.
+
+        Call it when the trainable parameters are chosen: only those are copied, frozen weights are shared.
+        """
+        shared = {id(p): p for p in self.backbone.parameters() if not p.requires_grad}
+        twin = deepcopy(self.backbone, dict(shared)).requires_grad_(False)
+        self.add_module(name, twin)
+        self._copies.append(name)
+        if moves:
+            self._moving |= {f"{name}.{key}" for key, p in twin.named_parameters() if id(p) not in shared}
+
+    def initial_values(self, parameters: Iterable[nn.Parameter]) -> list[Tensor]:
+        """The values that parameters of this method had before the stream, on their device."""
+        names = {id(p): name for name, p in self.named_parameters()}
+        return [self._initial[names[id(p)]] for p in parameters]
+
+    @torch.no_grad()
+    def restore_parameters(self) -> None:
+        """Set the trainable parameters back to their values before the stream, as a recovery does."""
+        parameters = [p for p in self.parameters() if p.requires_grad]
+        for p, value in zip(parameters, self.initial_values(parameters), strict=True):
+            p.copy_(value)
+
+    def device_rng(self) -> torch.Generator:
+        """A generator on the method's device, for draws of many numbers; seeded by ``rng``."""
+        return spawn(self.rng, self.device)
 
     def update(self, loss: Tensor) -> None:
         """One optimizer step on ``loss``."""
@@ -125,11 +159,12 @@ class TTAMethod(L.LightningModule, ABC):
     @final
     def configure_model(self) -> None:
         """Set up once: freeze, declare, remember the initial values. Lightning calls it before a stream."""
-        if self._initial is not None:
+        if self._configured:
             return
-        self.eval()
+        self._configured = True
         self.configure_adaptation()
-        self._initial = {name: value.clone() for name, value in self._changeable().items()}
+        self.eval()
+        self._remember_initial()
         self.restart_optimizer()
 
     @final
@@ -137,32 +172,51 @@ class TTAMethod(L.LightningModule, ABC):
         """Measure the source domain, before the stream. The loader is described at ``measure_source``."""
         self.configure_model()
         self.measure_source(loader)
+        self._trained_on_source = [
+            name for name, value in self._changeable().items() if not torch.equal(value, self._initial[name])
+        ]
+        self._remember_initial()
+        self.restart_optimizer()
         self.source_ready = True
 
     @final
     def reset(self) -> None:
         """Forget the stream: afterwards the method behaves as a newly built one. Source states are kept."""
-        assert self._initial is not None, "call configure_model() first"
-        current = self._changeable()
-        for name, value in self._initial.items():
-            current[name].copy_(value)
-        for name, default in self._stream_states.items():
-            setattr(self, name, default.to(getattr(self, name), copy=True))
+        assert self._configured, "call configure_model() first"
+        self._assign(self._initial)
         self.rng.manual_seed(self._seed)
         self.restart_optimizer()
 
     def _changeable(self) -> dict[str, Tensor]:
-        """What the stream may change besides the declared states: trainable parameters and the buffers."""
-        declared = {*self._stream_states, *self._source_states}
-        parameters = {name: p.data for name, p in self.named_parameters() if p.requires_grad}
-        return parameters | {name: b for name, b in self.named_buffers() if name not in declared}
+        """What the stream may change: trainable parameters, teachers and buffers."""
+        parameters = {name: p.data for name, p in self.named_parameters() if p.requires_grad or name in self._moving}
+        return parameters | {name: b for name, b in self.named_buffers() if name not in self._source_states}
+
+    def _remember_initial(self) -> None:
+        self._initial = {name: value.clone() for name, value in self._changeable().items()}
+
+    def _assign(self, values: dict[str, Tensor]) -> None:
+        """Copy into parameters; replace buffers, which may have grown."""
+        parameters = dict(self.named_parameters())
+        for name, value in values.items():
+            if name in parameters:
+                parameters[name].data.copy_(value)
+            else:
+                owner, _, leaf = name.rpartition(".")
+                setattr(self.get_submodule(owner), leaf, value.to(self.device, copy=True))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TTAMethod:
+        """Move the initial values along with everything else."""
+        super()._apply(fn, recurse)
+        self._initial = {name: fn(value) for name, value in self._initial.items()}
+        return self
 
     @final
     def adaptation_state(self) -> dict[str, Any]:
         """All that ``load_adaptation_state`` needs to go on from here: tensors, numbers and strings only."""
-        declared = [*self._stream_states, *self._source_states]
         return {
-            "tensors": self._changeable() | {name: getattr(self, name) for name in declared},
+            "tensors": self._changeable() | {name: getattr(self, name) for name in self._source_states},
+            "initial": {name: self._initial[name] for name in self._trained_on_source},
             "optimizer": self.optimizer.state_dict() if self.optimizer else None,
             "rng": self.rng.get_state(),
             "source_ready": self.source_ready,
@@ -172,12 +226,8 @@ class TTAMethod(L.LightningModule, ABC):
     def load_adaptation_state(self, state: dict[str, Any]) -> None:
         """Go on from a saved state; states may have grown since."""
         self.configure_model()
-        current = self._changeable()
-        for name, value in state["tensors"].items():
-            if name in current:
-                current[name].copy_(value)
-            else:
-                setattr(self, name, value.to(self.device, copy=True))
+        self._assign(state["tensors"])
+        self._take_initial(state["initial"])
         self.rng.set_state(state["rng"].cpu())
         self.source_ready = state["source_ready"]
         self.restart_optimizer()
@@ -192,23 +242,29 @@ class TTAMethod(L.LightningModule, ABC):
 
     @final
     def source_state(self) -> dict[str, Tensor]:
-        """What ``fit_source`` measured, to be cached."""
-        return {name: getattr(self, name) for name in self._source_states}
+        """What ``fit_source`` measured and trained, to be cached."""
+        states = {name: getattr(self, name) for name in self._source_states}
+        return states | {name: self._initial[name] for name in self._trained_on_source}
 
     @final
     def load_source_state(self, state: dict[str, Tensor]) -> None:
         """Take back what ``source_state`` gave."""
-        for name in self._source_states:
-            setattr(self, name, state[name].to(self.device, copy=True))
+        self._assign(state)
+        self._take_initial({name: value for name, value in state.items() if name not in self._source_states})
         self.source_ready = True
+
+    def _take_initial(self, trained: dict[str, Tensor]) -> None:
+        self._trained_on_source = list(trained)
+        self._initial |= {name: value.to(self.device, copy=True) for name, value in trained.items()}
 
     def trainable_parameters(self) -> int:
         """Number of scalars that the optimizer holds."""
         return sum(p.numel() for p in self.parameters() if p.requires_grad)
 
     def extra_parameters(self) -> int:
-        """Number of scalars added to the source model."""
-        return sum(p.numel() for p in self.parameters()) - sum(p.numel() for p in self.backbone.parameters())
+        """Number of scalars that the method adds to the source model; copies of the network do not count."""
+        held = sum(p.numel() for name, p in self.named_parameters() if name.partition(".")[0] not in self._copies)
+        return held - self._source_size
 
     # ---- Lightning hooks, in the order in which they are called -------------------------------------------
 

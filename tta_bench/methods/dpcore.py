@@ -62,6 +62,7 @@ class DPCore(TTAMethod):
     source_need = SourceNeed.UNLABELED
     source_settings = ("num_source", "source_filter", "prompt_length", "prompt_init", "seed")
     paper = "Zhang et al., ICML 2025"
+    provenance = "paper"
     initial_prompt: Tensor
     source_mean: Tensor
     source_std: Tensor

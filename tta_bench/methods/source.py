@@ -18,6 +18,7 @@ class Source(TTAMethod):
 
     prediction_timing = PredictionTiming.BEFORE_UPDATE
     paper = "no adaptation"
+    provenance = "nothing to choose"
 
     def passes(self) -> tuple[float, float]:
         """1 forward, 0 backward."""

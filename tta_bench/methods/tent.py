@@ -37,6 +37,7 @@ class Tent(TTAMethod):
 
     prediction_timing = PredictionTiming.LAST_FORWARD
     paper = "Wang et al., ICLR 2021"
+    provenance = "ViDA's ImageNet-C configuration for ViT-B"
 
     def __init__(
         self,

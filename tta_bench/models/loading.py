@@ -13,10 +13,12 @@ import timm
 import torch
 from omegaconf import OmegaConf
 from safetensors.torch import load_file
+from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
 from tta_bench.models import shapes_vit as _register_shapes_vit  # noqa: F401  (makes timm know the architecture)
 from tta_bench.models.backbone import Backbone
+from tta_bench.models.cnn import TimmBackbone
 from tta_bench.models.vit import ViTBackbone
 
 PACKAGED = {"shapes_vit": "shapes_vit"}  # name -> stem of its .yaml and .safetensors in this package's weights/
@@ -61,11 +63,12 @@ def load_model(
         raise ValueError("no model given: set model.name, or model.checkpoint together with model.config")
     else:
         card = _timm_card(name)
-    vit = _create(card, pretrained=checkpoint is None)
+    network = _create(card, pretrained=checkpoint is None)
     if checkpoint is not None:
-        _load_weights(vit, Path(checkpoint))
-    backbone = ViTBackbone(vit, tuple(mean or card["mean"]), tuple(std or card["std"])).eval()
-    backbone.weights_sha256 = weights_sha256(vit.state_dict())
+        _load_weights(network, Path(checkpoint))
+    kind = ViTBackbone if isinstance(network, VisionTransformer) else TimmBackbone
+    backbone = kind(network, tuple(mean or card["mean"]), tuple(std or card["std"])).eval()
+    backbone.weights_sha256 = weights_sha256(network.state_dict())
     return backbone
 
 

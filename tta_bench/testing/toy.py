@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from timm.layers import GroupNormAct
+from timm.models.resnet import BasicBlock, ResNet
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
 from tta_bench.data.datamodule import StreamDataModule, schedule_for
+from tta_bench.models.cnn import TimmBackbone
 from tta_bench.models.vit import ViTBackbone
 
 NUM_CLASSES = 4
@@ -72,6 +76,18 @@ def toy_backbone(seed: int = 0) -> ViTBackbone:
         )  # fmt: skip
         torch.nn.init.normal_(vit.head.weight, std=0.5)  # timm starts with a head of zeros: no prediction to adapt
     return ViTBackbone(vit, (0.5,) * 3, (0.25,) * 3).eval()
+
+
+def toy_cnn(norm: str = "batch") -> TimmBackbone:
+    """A residual network of random weights for 16x16 images and 4 classes, with ``batch`` or ``group`` norm."""
+    layer = {"batch": torch.nn.BatchNorm2d, "group": partial(GroupNormAct, num_groups=4)}[norm]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = ResNet(
+            BasicBlock, (1, 1, 1, 1), num_classes=NUM_CLASSES, channels=(8, 8, 16, 16), stem_width=8, norm_layer=layer
+        )
+        torch.nn.init.normal_(net.fc.weight, std=0.5)
+    return TimmBackbone(net, (0.5,) * 3, (0.25,) * 3).eval()
 
 
 def toy_data(batch_size: int = 8, setting: str = "cdc") -> StreamDataModule:
