@@ -1,4 +1,4 @@
-"""Mathematics without state. Imports torch only."""
+"""Mathematics without state. Imports torch and torchvision only."""
 
 from tta_bench.functional.entropy import softmax_entropy
 from tta_bench.functional.losses import (
