@@ -31,7 +31,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "types": (set(), {"torch"}),
     "streams": (set(), {"numpy"}),
     "domains": (set(), {"numpy", "scipy", "PIL", "cv2"}),
-    "functional": (set(), {"torch"}),
+    "functional": (set(), {"torch", "torchvision"}),
     "records": (set(), set()),
     "ranks": (set(), set()),
     "models": ({"functional", "types"}, {"torch", "timm", "safetensors", "omegaconf"}),

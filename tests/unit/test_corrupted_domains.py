@@ -131,7 +131,7 @@ class TestShapesC:
     def test_its_source_images_are_not_those_of_the_stream(self):
         data = shapes_c(num_images=20)
         source = data.source_images()
-        assert len(source) == 1000
+        assert len(source) == 4000
         assert not {source[i].tobytes() for i in range(20)} & {data.clean[i].tobytes() for i in range(20)}
 
     def test_its_validation_split_shows_other_images(self):

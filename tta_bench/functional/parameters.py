@@ -74,7 +74,7 @@ def adapt_norm_layers(module: nn.Module, part: Literal["all", "early"] = "all") 
     if not layers:
         raise ValueError(f"{type(module).__name__} has no normalisation layer to adapt; choose another method")
     use_batch_statistics(module)
-    return [p.requires_grad_(True) for layer in layers for p in layer.parameters(recurse=False)]
+    return _trainable([p for layer in layers for p in layer.parameters(recurse=False)])
 
 
 def adapt_weights_and_biases(module: nn.Module) -> list[nn.Parameter]:
@@ -90,4 +90,10 @@ def adapt_weights_and_biases(module: nn.Module) -> list[nn.Parameter]:
     module.requires_grad_(False)
     use_batch_statistics(module)
     leaves = [p for name, p in module.named_parameters() if name.rpartition(".")[2] in ("weight", "bias")]
-    return [p.requires_grad_(True) for p in leaves]
+    return _trainable(leaves)
+
+
+def _trainable(parameters: list[nn.Parameter]) -> list[nn.Parameter]:
+    for p in parameters:
+        p.requires_grad_(True)
+    return parameters

@@ -1,7 +1,7 @@
 """The contract that every method keeps, as checks that a new method gets for free: ``check_method(MyMethod)``."""
 
 from tta_bench.testing.checks import CHECKS, check_method, ready, run_stream
-from tta_bench.testing.toy import NUM_CLASSES, ToyDomains, ToyImages, batches, toy_backbone, toy_data
+from tta_bench.testing.toy import NUM_CLASSES, ToyDomains, ToyImages, batches, toy_backbone, toy_cnn, toy_data
 
 __all__ = [
     "CHECKS",
@@ -13,5 +13,6 @@ __all__ = [
     "ready",
     "run_stream",
     "toy_backbone",
+    "toy_cnn",
     "toy_data",
 ]
