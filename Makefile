@@ -27,7 +27,7 @@ BENCH_WORDS = $(if $(SETTING),'setting=$(SETTING)') $(if $(DATASET),'dataset=$(D
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help bench test test-all lint format wheel clean
+.PHONY: help bench test test-all lint docs format wheel clean
 
 help: ## Print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ lint: $(STAMP) ## Check style and types: ruff, mypy
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+
+docs: $(STAMP) ## Write docs/methods.md from the classes (about a minute)
+	@$(BIN)/tta-bench list methods --markdown > docs/methods.md
 
 format: $(STAMP) ## Rewrite the code in the project's style
 	@$(BIN)/ruff check --fix .

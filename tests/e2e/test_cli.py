@@ -222,10 +222,26 @@ class TestTheSourceCache:
 
     def test_statistics_are_measured_once(self, tmp_path):
         first, second = (invoke(*self.WORDS, home=tmp_path) for _ in range(2))
-        assert "measuring the source" in first.output
-        assert "measuring the source" not in second.output
+        assert "learns the source" in first.output
+        assert "learns the source" not in second.output
         assert results(tmp_path)["dpcore"]["source_cached"] is True
         assert len(list(tmp_path.glob("cache/source/*.safetensors"))) == 1
+
+    def test_it_can_be_filled_beforehand_and_its_cost_is_told_apart(self, tmp_path):
+        words = [w for w in self.WORDS[1:] if w != "resume=never"]
+        first, second = (invoke("source", "stats", *words, home=tmp_path) for _ in range(2))
+        assert "(64 images forward, 0 backward)" in first.output
+        assert "was there already (0 images forward" in second.output
+        invoke("run", *words, home=tmp_path)
+        result = results(tmp_path)["dpcore"]
+        assert (result["source_cached"], result["source_forward_samples"]) == (True, 0)
+        invoke("run", *words, "method.num_source=100", home=tmp_path)
+        costs = {json.loads(p.read_text())["source_forward_samples"] for p in tmp_path.rglob("result.json")}
+        assert costs == {0, 128}  # two batches of 64
+
+    def test_a_method_without_needs_says_so(self, tmp_path):
+        done = invoke("source", "stats", "method=tent", home=tmp_path)
+        assert (done.exit_code, "tent needs nothing of the source domain" in done.output) == (2, True)
 
     @pytest.mark.parametrize("word", ["method.num_source=32", "model.mean=[0.4,0.4,0.4]", "method.prompt_length=4"])
     def test_another_measurement_has_another_key(self, tmp_path, word):
@@ -244,7 +260,7 @@ class TestTheSourceCache:
     def test_what_the_source_does_not_depend_on_keeps_the_key(self, tmp_path):
         invoke(*self.WORDS, home=tmp_path)
         done = invoke(*self.WORDS, "method.lr=0.5", "dataset.severity=2", "setting=csc", home=tmp_path)
-        assert "measuring the source" not in done.output
+        assert "learns the source" not in done.output
 
     def test_other_source_images_have_another_key(self, tmp_path):
         for name, shift in (("a", 0), ("b", 1)):

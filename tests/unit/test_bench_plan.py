@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from tta_bench.engine.bench import DEFAULT_METHODS, _with_source_error, make_plan
+from tta_bench.engine.bench import DEFAULT_METHODS, NOT_IN_ALL, _with_source_error, make_plan
 from tta_bench.engine.config import ConfigError, compose_run
+from tta_bench.methods import METHODS
 
 
 def test_without_words_the_default_methods_run_once():
@@ -96,3 +97,10 @@ def test_only_a_finished_source_on_the_same_stream_is_the_reference(tmp_path, so
     assert _with_source_error(result, [other, result])["source_mean_error"] == expected
     if expected:
         assert json.loads((tmp_path / "result.json").read_text())["source_mean_error"] == expected
+
+
+def test_all_means_every_method_but_those_named_as_left_out():
+    plan = make_plan(["methods=all"])
+    assert set(plan.methods) | set(NOT_IN_ALL) >= set(METHODS)
+    assert not set(plan.methods) & set(NOT_IN_ALL)
+    assert make_plan(["methods=[memo]"]).methods == ["memo"]

@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from rich.console import Console
 
+from tta_bench.callbacks.interrupts import SIGNALS
 from tta_bench.domains.corrupted import DomainSource
 from tta_bench.engine.config import ConfigError, compose_run, options, plain, read_word
 from tta_bench.engine.nodes import register_all
 from tta_bench.engine.run import Run, build_method
+from tta_bench.methods import METHODS
 from tta_bench.ranks import is_launched
 from tta_bench.records import write_json
 
 DEFAULT_METHODS = ("source", "tent", "dpcore")
+# What methods=all leaves out; each still runs when it is named.
+NOT_IN_ALL = {
+    "bn_adapt": "needs batch norm",
+    "dpcore_b": "is for streams of single images",
+    "dpcore_simplified": "serves the paper's analysis",
+    "memo": "is episodic and passes every image forward 65 times",
+}
 
 
 @dataclass
@@ -37,7 +48,7 @@ class Plan:
 
 
 def make_plan(words: Sequence[str]) -> Plan:
-    """Read ``methods=[source,tent]``, ``seeds=[0,1]``, ``tent.lr=0.01`` and overrides of every run.
+    """Read ``methods=[source,tent]`` or ``methods=all``, ``seeds=[0,1]``, ``tent.lr=0.01`` and overrides of every run.
 
     Raises:
         ConfigError: If a word is none of these.
@@ -47,7 +58,8 @@ def make_plan(words: Sequence[str]) -> Plan:
     for word in words:
         key = word.partition("=")[0]
         if key == "methods":
-            plan.methods = [str(name) for name in _as_list(word)]
+            named = [str(name) for name in _as_list(word)]
+            plan.methods = [m for m in METHODS if m not in NOT_IN_ALL] if named == ["all"] else named
         elif key == "seeds":
             plan.seeds = _seeds(word)
     short = [_short(name) for name in plan.methods]
@@ -123,8 +135,30 @@ def _execute(run: Run, console: Console) -> dict[str, Any]:
     """Run here, or in processes of its own if it takes several devices and nobody has started one for each."""
     if str(run.config.trainer.devices) == "1" or is_launched():
         return run.execute(console)
-    subprocess.run([sys.executable, "-m", "tta_bench", "run", *run.words], check=False)
+    _run_apart([sys.executable, "-m", "tta_bench", "run", *run.words])
     return {**json.loads((run.folder / "result.json").read_text()), "folder": str(run.folder)}
+
+
+def _run_apart(command: list[str]) -> None:
+    """Run a command in a session of its own, and hand on the signals that would otherwise end only this process.
+
+    Raises:
+        SystemExit: If a signal came; the command has ended by then, with its state on disk.
+    """
+    process, received = subprocess.Popen(command, start_new_session=True), []
+
+    def hand_on(signum: int, frame: FrameType | None) -> None:
+        received.append(signum)
+        process.send_signal(signum)
+
+    before = {number: signal.signal(number, hand_on) for number in SIGNALS}
+    try:
+        process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if received:
+        raise SystemExit(128 + received[0])
 
 
 def _with_source_error(result: dict[str, Any], results: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -19,20 +19,13 @@ def listing(group: str) -> Table:
         group: ``method``, ``setting``, ``dataset`` or ``model``.
     """
     if group == "method":
-        return _methods()
+        from tta_bench.engine.method_table import method_table
+
+        return method_table()
     register_light() if group in ("setting", "dataset") else register_all()
     table = Table("name", "what it is")
     for name in options(group):
         table.add_row(name, _sentence(group, name))
-    return table
-
-
-def _methods() -> Table:
-    register_all()
-    table = Table("name", "class", "paper", "prediction", "needs of the source")
-    for name in options("method"):
-        cls = get_target(compose_run([f"method={name}"]).config.method)
-        table.add_row(name, cls.__name__, cls.paper, cls.prediction_timing.value, cls.source_need.value)
     return table
 
 

@@ -26,17 +26,20 @@ from tta_bench.data.datamodule import StreamDataModule, schedule_for
 from tta_bench.domains.corrupted import DomainSource
 from tta_bench.engine.config import Composed, ConfigError, build, plain, require
 from tta_bench.engine.resume import NOT_IDENTITY, code_sha256, find_finished, find_state, identity, locked
-from tta_bench.engine.source_cache import fit_or_load_source
+from tta_bench.engine.source_cache import fit_or_load_source, source_file
 from tta_bench.engine.wandb_log import close_wandb, open_wandb, segment, summarize_wandb
 from tta_bench.methods.base import TTAMethod
 from tta_bench.models.backbone import Backbone
 from tta_bench.ranks import is_worker
 from tta_bench.records import SCHEMA, write_json, writing
 from tta_bench.streams import Schedule
+from tta_bench.types import SourceNeed
 
 # Warnings that a user of a run can do nothing about: the order of a stream needs one loader process, and Lightning
 # calls a name that torch has deprecated.
 UNHELPFUL = (".*does not have many workers", "`isinstance.treespec, LeafSpec.` is deprecated")
+# What a resumed run takes over from its beginning.
+BEGUN = ("started", "source_seconds", "source_cached", "source_forward_samples", "source_backward_samples")
 PACKAGES = ("tta_bench", "torch", "lightning", "timm", "numpy", "scipy", "opencv-python-headless")
 
 
@@ -72,7 +75,11 @@ class Run:
         self.method: TTAMethod = build_method(self.config.method, self.backbone, self.seed)
         self._check_labels()
         self.data = StreamDataModule(
-            self.domains, self.schedule, num_workers=int(self.config.num_workers), seed=self.seed
+            self.domains,
+            self.schedule,
+            num_workers=int(self.config.num_workers),
+            seed=self.seed,
+            image_size=self.backbone.image_size,
         )
         names = [self.choices[group] for group in ("dataset", "setting", "method")]
         names.append(f"seed{self.seed}-{self.config_hash()}")
@@ -121,6 +128,21 @@ class Run:
             finished = self._finished(console)
             return finished or self._run(trainer, monitor, checkpoint, console)
 
+    def prepare_source(self, console: Console) -> tuple[dict[str, Any], Path]:
+        """Only learn what the method needs of the source, and keep it for later runs.
+
+        Returns:
+            What it cost, and the file.
+
+        Raises:
+            ConfigError: If the method needs nothing of the source.
+        """
+        if self.method.source_need is SourceNeed.NOTHING:
+            raise ConfigError(f"{self.choices['method']} needs nothing of the source domain: run it right away")
+        cache = Path(self.config.cache_dir)
+        facts = fit_or_load_source(self.method, self.data, cache, self._trainer([]), console)
+        return facts, source_file(self.method, self.data, cache)
+
     def _finished(self, console: Console) -> dict[str, Any] | None:
         if self.config.resume == "never":
             return None
@@ -146,7 +168,7 @@ class Run:
         try:
             if resumed is None:
                 result |= fit_or_load_source(self.method, self.data, Path(self.config.cache_dir), trainer, console)
-            begun = {key: result[key] for key in ("started", "source_seconds", "source_cached")}
+            begun = {key: result[key] for key in BEGUN}
             checkpoint.facts = {"identity": mine, "begun": begun, "wandb": segment(loggers)}
             with checkpoint.interrupts:
                 trainer.test(self.method, datamodule=self.data, verbose=False)
@@ -215,7 +237,8 @@ class Run:
             "weights_sha256": self.backbone.weights_sha256,
             "code_sha256": code_sha256(self.method),
             "preprocess": {"mean": self.backbone.normalize.mean.flatten().tolist(),
-                           "std": self.backbone.normalize.std.flatten().tolist()},
+                           "std": self.backbone.normalize.std.flatten().tolist(),
+                           "image_size": self.backbone.image_size},
             "data": self.domains.describe(),
             "config": plain(self.config),
             "versions": {**{name: version(name) for name in PACKAGES}, "python": platform.python_version()},

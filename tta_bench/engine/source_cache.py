@@ -1,4 +1,4 @@
-"""Source statistics are measured once and kept on disk, under a key of everything that they depend on."""
+"""What a method learns of the source is learned once and kept on disk, under a key of all that it depends on."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import hashlib
 import json
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from tta_bench.data.datamodule import StreamDataModule
+from tta_bench.data.datamodule import SourceBatches, StreamDataModule
 from tta_bench.domains.clean import digest
+from tta_bench.engine.resume import code_sha256
 from tta_bench.methods.base import TTAMethod
 from tta_bench.types import SourceNeed
 
@@ -26,23 +29,64 @@ def fit_or_load_source(
     """Give the method what it needs of the source domain, from the cache if it is there.
 
     Returns:
-        ``source_seconds`` and ``source_cached`` for the result; the stream's costs do not include them.
+        ``source_seconds``, ``source_cached`` and the images that went forward and backward (``source_forward_samples``,
+        ``source_backward_samples``) for the result; the stream's costs do not include them.
     """
+    facts = {"source_seconds": 0.0, "source_cached": False, "source_forward_samples": 0, "source_backward_samples": 0}
     if method.source_need is SourceNeed.NOTHING:
-        return {"source_seconds": 0.0, "source_cached": False}
-    started = time.perf_counter()
+        return facts
+    started, meter = time.perf_counter(), method.backbone.meter
     method.configure_model()
-    path = cache.expanduser() / "source" / f"{_key(method, data)}.safetensors"
+    path = source_file(method, data, cache)
     cached = _load(method, path)
     if not cached:
-        console.print(f"measuring the source domain for {type(method).__name__} ...", style="dim")
+        title = f"{type(method).__name__} learns the source"
+        console.print(f"{title} ...", style="dim")
         method.to(trainer.strategy.root_device)
-        method.fit_source(data.source_dataloader(method.source_need))
+        loader = data.source_dataloader(method.source_need)
+        method.fit_source(_Watched(loader, title, console))
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_suffix(f".{os.getpid()}.tmp")
         save_file({k: v.detach().cpu().contiguous() for k, v in method.source_state().items()}, draft)
         draft.replace(path)
-    return {"source_seconds": time.perf_counter() - started, "source_cached": cached}
+    return {
+        "source_seconds": time.perf_counter() - started,
+        "source_cached": cached,
+        "source_forward_samples": meter.forward_samples,
+        "source_backward_samples": meter.backward_samples,
+    }
+
+
+def source_file(method: TTAMethod, data: StreamDataModule, cache: Path) -> Path:
+    """Where the source state of a method is kept."""
+    return cache.expanduser() / "source" / f"{_key(method, data)}.safetensors"
+
+
+class _Watched:
+    """Batches of the source with a progress bar over all passes; without a terminal, a line now and then."""
+
+    def __init__(self, loader: SourceBatches, title: str, console: Console, every: float = 30.0) -> None:
+        self.loader, self.title, self.console, self.every = loader, title, console, every
+        self.batches = 0
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        printed = time.monotonic()
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=12), MofNCompleteColumn())
+        with Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal) as bar:
+            task = bar.add_task(self._note(), total=len(self.loader))
+            for batch in self.loader:
+                yield batch
+                self.batches += 1
+                bar.update(task, advance=1, description=self._note())
+                if not self.console.is_terminal and time.monotonic() - printed > self.every:
+                    printed = time.monotonic()
+                    self.console.print(self._note())
+
+    def _note(self) -> str:
+        return f"{self.title}: batch {self.batches}"
 
 
 def _load(method: TTAMethod, path: Path) -> bool:
@@ -58,6 +102,7 @@ def _key(method: TTAMethod, data: StreamDataModule) -> str:
     backbone = method.backbone
     parts = {
         "method": f"{type(method).__module__}.{type(method).__qualname__}",
+        "code": code_sha256(method),
         "settings": {name: method.hparams[name] for name in method.source_settings},
         "weights": backbone.weights_sha256,
         "dtype": str(backbone.dtype),

@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
 from tta_bench.functional import Statistics, batch_statistics, softmax_entropy, statistics_distance
 from tta_bench.methods.base import TTAMethod
 from tta_bench.models.backbone import Backbone, Embedded
+from tta_bench.models.prompt_space import NormSpace, PromptSpace, TokenSpace
 from tta_bench.types import PredictionTiming, SourceNeed
 
 DIAGNOSTICS = ("distance_raw", "distance_weighted", "distance_floor", "is_new_domain")
@@ -32,18 +33,26 @@ class DPCore(TTAMethod):
         tau: Temperature of the weights (Eq. 7); 3.0 in the released configuration, no value in the text.
         alpha: Share of the new value in a coreset update (Eq. 8).
         steps_new: Updates of a prompt that is learned from scratch.
+        prompt_space: What a prompt is: ``tokens``, or ``norms``, the affine parameters of the norm layers (the paper's
+            Exp-3), which every network has.
+        max_size: Largest number of coreset elements; None lets the coreset grow, as published.
+        overflow: What makes room in a full coreset: ``merge`` averages the two elements of the smallest distance,
+            ``discard`` drops the oldest (the paper compares both, with 15 elements).
+        floor_guard: A batch whose distance is at most this multiple of the sampling floor (what clean batches of its
+            size have) is predicted without prompt and teaches nothing; 0, as published, lets no batch pass. Ours.
         coreset_stats: What Eq. 8 writes back: the ``raw`` statistics of the batch (paper) or those under the
             weighted prompt, ``prompted`` (released code).
         prompt_init: Distribution of a prompt before it is learned: ``gaussian`` (paper) or ``uniform`` (released
             code), with the same standard deviation. One draw serves every new element.
-        source_filter: ``none`` (paper: random images) or ``entropy`` (released code: images whose entropy under
-            the initial prompt is below ln(num_classes) / 2 - 1, in the loader's order).
+        source_filter: ``none`` (paper: random images), ``entropy`` (released code: images whose entropy under
+            the initial prompt is below ln(num_classes) / 2 - 1, in the loader's order), or ``confident`` (paper, for
+            images that are not of the source: entropy below 0.4 ln(num_classes), without prompt).
         num_source: Number of unlabeled source images behind the source statistics.
         seed: Seed of the initial prompt.
 
     States:
         source_mean, source_std (D,), initial_prompt (L, D): kept by ``reset``. coreset_mean, coreset_std (K, D),
-        coreset_prompt (K, L, D): emptied by ``reset``.
+        coreset_prompt (K, L, D): emptied by ``reset``. In the space ``norms`` a prompt has shape (P,).
 
     Cost:
         Forward / backward passes per sample: 2 / 1 for a known domain, 2 + steps_new / steps_new for a new one
@@ -60,7 +69,7 @@ class DPCore(TTAMethod):
 
     prediction_timing = PredictionTiming.LAST_FORWARD
     source_need = SourceNeed.UNLABELED
-    source_settings = ("num_source", "source_filter", "prompt_length", "prompt_init", "seed")
+    source_settings = ("num_source", "source_filter", "prompt_space", "prompt_length", "prompt_init", "seed")
     paper = "Zhang et al., ICML 2025"
     provenance = "paper"
     initial_prompt: Tensor
@@ -80,9 +89,13 @@ class DPCore(TTAMethod):
         tau: float = 3.0,
         alpha: float = 0.999,
         steps_new: int = 50,
+        prompt_space: Literal["tokens", "norms"] = "tokens",
+        max_size: int | None = None,
+        overflow: Literal["merge", "discard"] = "merge",
+        floor_guard: float = 0.0,
         coreset_stats: Literal["raw", "prompted"] = "raw",
         prompt_init: Literal["gaussian", "uniform"] = "gaussian",
-        source_filter: Literal["none", "entropy"] = "none",
+        source_filter: Literal["none", "entropy", "confident"] = "none",
         num_source: int = 300,
         seed: int = 0,
     ) -> None:
@@ -94,28 +107,29 @@ class DPCore(TTAMethod):
 
     def configure_adaptation(self) -> None:
         """Freeze the network; declare the prompt and an empty coreset."""
-        if self.backbone.prompt_dim is None:
-            raise ValueError("DPCore needs a backbone that takes prompts, such as a vision transformer")
         self.backbone.requires_grad_(False)
-        width, dim = self.backbone.prompt_dim, self.backbone.feature_dim
-        self.prompt = nn.Parameter(self._draw_prompt(self.hparams.prompt_length, width).to(self.backbone.dtype))
-        self.add_state("initial_prompt", self.prompt, source=True)
+        tokens = self.hparams.prompt_space == "tokens"
+        self.space: PromptSpace = (
+            TokenSpace(self.backbone, self.hparams.prompt_length, self._draw) if tokens else NormSpace(self.backbone)
+        )
+        initial, dim = self.space.value(), self.backbone.feature_dim
+        self.add_state("initial_prompt", initial, source=True)
         digits = torch.promote_types(self.backbone.dtype, torch.float32)  # statistics are never in half precision
         for name in ("source_mean", "source_std"):
             self.add_state(name, torch.zeros(dim, dtype=digits), source=True)
         for name in ("coreset_mean", "coreset_std"):
             self.add_state(name, torch.empty(0, dim, dtype=digits))
-        self.add_state("coreset_prompt", self.prompt.new_empty(0, *self.prompt.shape))
+        self.add_state("coreset_prompt", initial.new_empty(0, *initial.shape))
 
-    def _draw_prompt(self, length: int, width: int) -> Tensor:
-        bound = math.sqrt(6 / (3 * (self.backbone.patch_size or 1) ** 2 + width))  # of visual prompt tuning
+    def _draw(self, shape: tuple[int, int], std: float) -> Tensor:
         if self.hparams.prompt_init == "uniform":
-            return torch.empty(length, width).uniform_(-bound, bound, generator=self.setup_rng)
-        return torch.empty(length, width).normal_(0, bound / math.sqrt(3), generator=self.setup_rng)
+            bound = math.sqrt(3) * std
+            return torch.empty(shape).uniform_(-bound, bound, generator=self.setup_rng)
+        return torch.empty(shape).normal_(0, std, generator=self.setup_rng)
 
     def configure_optimizers(self) -> Optimizer:
         """AdamW over the prompt, with its default weight decay."""
-        return AdamW([self.prompt], lr=self.hparams.lr)
+        return AdamW(self.space.trainable, lr=self.hparams.lr)
 
     @torch.no_grad()
     def measure_source(self, loader: Iterable[Tensor]) -> None:
@@ -131,10 +145,7 @@ class DPCore(TTAMethod):
         wanted = self.hparams.num_source
         for images in loader:
             images = images.to(self.device)
-            if self.hparams.source_filter == "entropy":
-                logits = self.backbone.classify(self.backbone.features(images, self.initial_prompt))
-                images = images[softmax_entropy(logits) < math.log(logits.shape[1]) / 2 - 1]
-            kept.append(self.backbone.features(images))
+            kept.append(self.backbone.features(images[self._passes_filter(images)]))
             if sum(map(len, kept)) >= wanted:
                 break
         features = torch.cat(kept)[:wanted]
@@ -142,22 +153,34 @@ class DPCore(TTAMethod):
             raise ValueError(f"DPCore wants {wanted} source images and got {len(features)}: lower num_source")
         self.source_mean, self.source_std = batch_statistics(features)
 
+    def _passes_filter(self, images: Tensor) -> Tensor:
+        if self.hparams.source_filter == "none":
+            return torch.ones(len(images), dtype=torch.bool, device=images.device)
+        released = self.hparams.source_filter == "entropy"
+        embedded = self.space.embed(self.backbone, images)
+        features = (self.space.prompted if released else self.space.raw)(self.backbone, embedded)
+        logits = self.backbone.classify(features)
+        largest = math.log(logits.shape[1])
+        return softmax_entropy(logits) < (largest / 2 - 1 if released else 0.4 * largest)
+
     def forward_and_adapt(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) in [0, 1] -> logits (B, K) of the last forward pass, before its update (Alg. 1)."""
         self.require_source()
-        with torch.no_grad():
-            embedded = self.backbone.embed(images)  # constant while a prompt is learned
-            features = self.backbone.encode(embedded)
+        embedded = self.space.embed(self.backbone, images)
+        features = self.space.raw(self.backbone, embedded)
+        self._passes = (1, 0)
         if len(images) < 2:
-            self._passes = (1, 0)
             return self.backbone.classify(features)
         raw = batch_statistics(features)
         d_raw = self._distance(raw)
+        if self.hparams.floor_guard > 0 and bool(d_raw <= self.hparams.floor_guard * self._floor(len(images))):
+            self._record(len(images), d_raw, torch.full_like(d_raw, math.nan), is_new=False)
+            return self.backbone.classify(features)
         d_weighted, evaluated, is_new = torch.full_like(d_raw, math.nan), 1, True
         if len(self.coreset_mean) > 0:
             weights = self._weights(raw)
-            self._start_from(torch.einsum("k,kld->ld", weights.to(self.prompt.dtype), self.coreset_prompt))
-            features = self.backbone.encode(embedded, self.prompt)
+            self._start_from(torch.tensordot(weights.to(self.coreset_prompt.dtype), self.coreset_prompt, dims=1))
+            features = self.space.prompted(self.backbone, embedded)
             prompted = batch_statistics(features)
             d_weighted, evaluated = self._distance(prompted), 2
             is_new = bool(d_weighted > self.hparams.rho * d_raw)
@@ -177,7 +200,7 @@ class DPCore(TTAMethod):
 
     def extra_parameters(self) -> int:
         """Scalars of the prompt being learned and of all stored prompts."""
-        return self.prompt.numel() + self.coreset_prompt.numel()
+        return self.initial_prompt.numel() + self.coreset_prompt.numel()
 
     def _distance(self, stats: Statistics) -> Tensor:  # Eq. 5
         return statistics_distance(stats, Statistics(self.source_mean, self.source_std))
@@ -187,31 +210,51 @@ class DPCore(TTAMethod):
         return torch.softmax(-distances / self.hparams.tau, dim=0)
 
     def _start_from(self, prompt: Tensor) -> None:
-        self.prompt.data.copy_(prompt)
+        self.space.load(prompt)
         self.restart_optimizer()
 
-    def _learn_new(self, embedded: Embedded, raw: Statistics) -> Tensor:
+    def _learn_new(self, embedded: Embedded | Tensor, raw: Statistics) -> Tensor:
         """Learn a prompt from scratch (Eq. 6), append it, and return the features of the last forward pass."""
         self._start_from(self.initial_prompt)
         for _ in range(self.hparams.steps_new):
-            features = self.backbone.encode(embedded, self.prompt)
+            features = self.space.prompted(self.backbone, embedded)
             self.update(self._distance(batch_statistics(features)))
         self.coreset_mean = torch.cat([self.coreset_mean, raw.mean[None]])
         self.coreset_std = torch.cat([self.coreset_std, raw.std[None]])
-        self.coreset_prompt = torch.cat([self.coreset_prompt, self.prompt.detach()[None]])
+        self.coreset_prompt = torch.cat([self.coreset_prompt, self.space.value()[None]])
+        if self.hparams.max_size is not None and len(self.coreset_mean) > self.hparams.max_size:
+            self._make_room()
         return features
+
+    def _make_room(self) -> None:
+        """Let the oldest element go, or average the two whose statistics are nearest, in the older one's place."""
+        older, gone = 0, 0
+        if self.hparams.overflow == "merge":
+            elements = Statistics(self.coreset_mean, self.coreset_std)
+            pairs = statistics_distance(Statistics(elements.mean[:, None], elements.std[:, None]), elements)  # (K, K)
+            pairs.masked_fill_(torch.ones_like(pairs, dtype=torch.bool).tril(), math.inf)
+            older, gone = divmod(int(pairs.argmin()), len(pairs))
+        for name in ("coreset_mean", "coreset_std", "coreset_prompt"):
+            values = getattr(self, name)
+            values[older] = (values[older] + values[gone]) / 2
+            setattr(self, name, torch.cat([values[:gone], values[gone + 1 :]]))
 
     @torch.no_grad()
     def _refine(self, stats: Statistics, weights: Tensor) -> None:  # Eq. 8
-        rate = self.hparams.alpha * weights[:, None]  # (K, 1)
+        rate, prompt = self.hparams.alpha * weights[:, None], self.space.value()  # (K, 1)
         self.coreset_mean += rate * (stats.mean - self.coreset_mean)
         self.coreset_std += rate * (stats.std - self.coreset_std).clamp(min=0)  # never shrinks, in text and code
-        self.coreset_prompt += rate[..., None].to(self.prompt.dtype) * (self.prompt - self.coreset_prompt)
+        by_element = rate.view(-1, *(1,) * prompt.ndim).to(prompt.dtype)
+        self.coreset_prompt += by_element * (prompt - self.coreset_prompt)
 
-    def _record(self, num_images: int, d_raw: Tensor, d_weighted: Tensor, is_new: bool) -> None:
+    def _floor(self, num_images: int) -> Tensor:
+        """The distance that clean batches of this size have on average: sampling alone."""
         spread = torch.linalg.vector_norm(self.source_std)
         n = (1 / num_images + 1 / self.hparams.num_source) ** 0.5  # of the mean; a Gaussian std has it over sqrt 2
-        floor = spread * n * (1 + 0.5**0.5)  # what clean batches of this size have on average
+        return spread * n * (1 + 0.5**0.5)
+
+    def _record(self, num_images: int, d_raw: Tensor, d_weighted: Tensor, is_new: bool) -> None:
+        floor = self._floor(num_images)
         # d_weighted is nan while the coreset is empty
         self._last = dict(zip(DIAGNOSTICS, (d_raw, d_weighted.detach(), floor, float(is_new)), strict=True))
 

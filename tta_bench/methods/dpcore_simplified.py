@@ -62,9 +62,8 @@ class DPCoreSimplified(DPCore):
     def forward_and_adapt(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) in [0, 1] -> logits (B, K) of the last forward pass, before its update."""
         self.require_source()
-        with torch.no_grad():
-            embedded = self.backbone.embed(images)
-            features = self.backbone.encode(embedded)
+        embedded = self.space.embed(self.backbone, images)
+        features = self.space.raw(self.backbone, embedded)
         if len(images) < 2:
             self._passes = (1, 0)
             return self.backbone.classify(features)
@@ -78,7 +77,7 @@ class DPCoreSimplified(DPCore):
             self._passes = (1 + self.hparams.steps_new, self.hparams.steps_new)
         else:
             self._start_from(self.coreset_prompt[self.element])
-            features = self.backbone.encode(embedded, self.prompt)
+            features = self.space.prompted(self.backbone, embedded)
             self.update(self._distance(batch_statistics(features)))
             self._join(self.element, raw.mean)
             self._passes = (2, 1)
@@ -89,7 +88,7 @@ class DPCoreSimplified(DPCore):
         """Eq. 8 with one-hot weights and alpha = 1 / |G^j|: the element's mean is the running mean of its cluster."""
         self.coreset_count[j] += 1
         self.coreset_mean[j] += (mean - self.coreset_mean[j]) / self.coreset_count[j]
-        self.coreset_prompt[j] += (self.prompt - self.coreset_prompt[j]) / self.coreset_count[j]
+        self.coreset_prompt[j] += (self.space.value() - self.coreset_prompt[j]) / self.coreset_count[j]
 
     def diagnostics(self) -> dict[str, float]:
         """Coreset size and the element of the last batch."""

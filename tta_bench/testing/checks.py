@@ -15,6 +15,7 @@ from typing import Any
 import lightning.pytorch as L
 import numpy as np
 import torch
+from timm.models.resnet import ResNet
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
@@ -107,8 +108,8 @@ def check_no_graph_is_kept(build: Build) -> None:
             assert not value.requires_grad, f"the state {name} requires gradients: detach what is stored"
 
 
-def check_memory_is_flat(build: Build) -> None:
-    """Between batch 100 and batch 300 nothing grows but the declared states."""
+def check_memory_is_flat(build: Build, last: int = 300) -> None:
+    """Between batch 100 and the last nothing grows but the declared states."""
     method, stream = ready(build), batches(9, batch_size=4)
 
     def undeclared_bytes() -> int:
@@ -118,12 +119,13 @@ def check_memory_is_flat(build: Build) -> None:
         return sum(t.nbytes for t in tensors)
 
     sizes = []
-    for t in range(300):
+    for t in range(last):
         method.forward_and_adapt(stream[t % len(stream)])
-        if t in (99, 299):
+        if t in (99, last - 1):
             sizes.append(undeclared_bytes())
     grown = sizes[1] - sizes[0]
-    assert grown < 10_000, f"{grown} bytes of tensors were added in 200 batches: declare states, detach, drop lists"
+    message = f"{grown} bytes of tensors were added in {last - 100} batches: declare states, detach, drop lists"
+    assert grown < 10_000, message
 
 
 def check_odd_batches_are_survived(build: Build) -> None:
@@ -190,9 +192,11 @@ def check_passes_are_as_declared(build: Build) -> None:
         if output.requires_grad:
             output.register_hook(lambda g: counted.__setitem__("backward", counted["backward"] + _reached(g)))
 
-    for module in method.modules():
-        if isinstance(module, VisionTransformer):  # teachers and anchors too
+    for module in method.modules():  # teachers and anchors too
+        if isinstance(module, VisionTransformer):
             module.norm.register_forward_hook(watch)
+        if isinstance(module, ResNet):
+            module.global_pool.register_forward_hook(watch)
     meter = method.backbone.meter
     for images in batches(6):
         counted.update(forward=0, backward=0)

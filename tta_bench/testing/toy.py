@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from timm.layers import GroupNormAct
+from timm.layers import GroupNorm
 from timm.models.resnet import BasicBlock, ResNet
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
@@ -67,12 +67,12 @@ class ToyDomains:
         return {"clean": self.clean.describe()}
 
 
-def toy_backbone(seed: int = 0) -> ViTBackbone:
-    """A vision transformer of 30,000 random weights for 16x16 images and 4 classes."""
+def toy_backbone(seed: int = 0, num_classes: int = NUM_CLASSES) -> ViTBackbone:
+    """A vision transformer of 30,000 random weights for 16x16 images, by default of 4 classes."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         vit = VisionTransformer(
-            img_size=16, patch_size=4, embed_dim=32, depth=2, num_heads=2, num_classes=NUM_CLASSES
+            img_size=16, patch_size=4, embed_dim=32, depth=2, num_heads=2, num_classes=num_classes
         )  # fmt: skip
         torch.nn.init.normal_(vit.head.weight, std=0.5)  # timm starts with a head of zeros: no prediction to adapt
     return ViTBackbone(vit, (0.5,) * 3, (0.25,) * 3).eval()
@@ -80,11 +80,17 @@ def toy_backbone(seed: int = 0) -> ViTBackbone:
 
 def toy_cnn(norm: str = "batch") -> TimmBackbone:
     """A residual network of random weights for 16x16 images and 4 classes, with ``batch`` or ``group`` norm."""
-    layer = {"batch": torch.nn.BatchNorm2d, "group": partial(GroupNormAct, num_groups=4)}[norm]
+    layer = {"batch": torch.nn.BatchNorm2d, "group": partial(GroupNorm, num_groups=4)}[norm]
     with torch.random.fork_rng():
         torch.manual_seed(0)
         net = ResNet(
-            BasicBlock, (1, 1, 1, 1), num_classes=NUM_CLASSES, channels=(8, 8, 16, 16), stem_width=8, norm_layer=layer
+            BasicBlock,
+            (1, 1, 1, 1),
+            num_classes=NUM_CLASSES,
+            channels=(8, 8, 16, 16),
+            stem_width=8,
+            output_stride=8,
+            norm_layer=layer,
         )
         torch.nn.init.normal_(net.fc.weight, std=0.5)
     return TimmBackbone(net, (0.5,) * 3, (0.25,) * 3).eval()
