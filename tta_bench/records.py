@@ -19,8 +19,9 @@ SCHEMA = 1
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 COLUMNS = (
     "step", "domain", "samples", "wrong", "error", "running_error",
-    "forward_samples", "backward_samples", "seconds", "coreset_size",
+    "forward_samples", "backward_samples", "seconds", "top_class_share", "calibration", "coreset_size",
 )  # fmt: skip
+BINS = 15  # of equal width, for the calibration error
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,10 @@ class Row:
         backward_samples: Images whose gradient came back through it.
         seconds: Time of the adaptation, without loading.
         diagnostics: The method's own numbers.
+        top_class_share: Share of the class predicted most often; near 1 in a stream of many classes, the method has
+            collapsed.
+        calibration: Per bin of confidence that is not empty, the number of samples, the sum of their confidences and
+            how many were right.
     """
 
     step: int
@@ -42,6 +47,8 @@ class Row:
     backward_samples: int
     seconds: float
     diagnostics: Mapping[str, float] = field(default_factory=dict)
+    top_class_share: float = 0.0
+    calibration: Mapping[int, tuple[int, float, int]] = field(default_factory=dict)
 
     @property
     def samples(self) -> int:
@@ -70,6 +77,8 @@ class Tally:
         self.forward_samples = self.backward_samples = 0
         self.seconds: list[float] = []
         self.coreset_size: float | None = None
+        self._top_class = 0.0
+        self._bins: dict[int, tuple[int, float, int]] = {}
 
     def add(self, row: Row) -> None:
         """Count one batch."""
@@ -80,6 +89,19 @@ class Tally:
         self.backward_samples += row.backward_samples
         self.seconds.append(row.seconds)
         self.coreset_size = row.diagnostics.get("coreset_size")
+        self._top_class += row.samples * row.top_class_share
+        for key, (count, confidence, right) in row.calibration.items():
+            n, c, r = self._bins.get(key, (0, 0.0, 0))
+            self._bins[key] = (n + count, c + confidence, r + right)
+
+    @property
+    def calibration_error(self) -> float:
+        """Expected calibration error in percent: the mean gap between confidence and accuracy over the bins.
+
+        Source: Guo et al., ICML 2017, Eq. 3, with 15 bins.
+        """
+        n = sum(count for count, _, _ in self._bins.values())
+        return 100 * sum(abs(c - right) for _, c, right in self._bins.values()) / n if n else math.nan
 
     @property
     def domain_error(self) -> dict[str, float]:
@@ -107,6 +129,8 @@ class Tally:
             "num_samples": self.samples,
             "forward_per_sample": self.forward_samples / n,
             "backward_per_sample": self.backward_samples / n,
+            "ece": _none_if_nan(self.calibration_error),
+            "top_class_share": _none_if_nan(self._top_class / n),
             "coreset_size": None if self.coreset_size is None else int(self.coreset_size),
             "seconds": sum(self.seconds),
             "seconds_per_batch_median": median(self.seconds) if self.seconds else None,
@@ -167,6 +191,8 @@ class RowWriter:
             "forward_samples": row.forward_samples,
             "backward_samples": row.backward_samples,
             "seconds": f"{row.seconds:.6f}",
+            "top_class_share": row.top_class_share,
+            "calibration": ";".join(f"{k}={n}/{c!r}/{right}" for k, (n, c, right) in row.calibration.items()),
             "coreset_size": row.diagnostics.get("coreset_size", ""),
             **{key: value for key, value in row.diagnostics.items() if key != "coreset_size"},
         }
@@ -233,7 +259,19 @@ def _row(line: Mapping[str, str]) -> Row:
         backward_samples=int(line["backward_samples"]),
         seconds=float(line["seconds"]),
         diagnostics={"coreset_size": float(size), **own} if size else own,
+        top_class_share=float(line["top_class_share"]),
+        calibration=_calibration(line["calibration"]),
     )
+
+
+def _calibration(text: str) -> dict[int, tuple[int, float, int]]:
+    """``14=3/2.9/3;7=1/0.5/0``: bin=samples/sum of confidences/right."""
+    found = {}
+    for part in filter(None, text.split(";")):
+        key, _, counts = part.partition("=")
+        n, confidence, right = counts.split("/")
+        found[int(key)] = (int(n), float(confidence), int(right))
+    return found
 
 
 def _by_domain(line: Mapping[str, str]) -> dict[str, tuple[int, int]]:

@@ -8,7 +8,7 @@ import math
 
 import pytest
 
-from tta_bench.records import COLUMNS, Row, RowWriter, Tally, read_results, write_json
+from tta_bench.records import COLUMNS, Row, RowWriter, Tally, read_results, read_rows, write_json
 
 
 def row(step=0, by_domain=None, **diagnostics):
@@ -116,3 +116,24 @@ def test_results_are_found_at_any_depth_once_in_order(tmp_path):
 def test_no_result_is_one_sentence(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"^there is no result\.json in or below .*/nothing$"):
         read_results([tmp_path / "nothing"])
+
+
+class TestCalibration:
+    def test_the_error_is_the_gap_between_confidence_and_accuracy_over_all_rows(self):
+        """Bin 14: 4 samples of mean confidence 0.95, 2 right, gap 0.45; bin 7: 1 sample, 0.5, right, gap 0.5."""
+        tally = Tally()
+        for t in range(2):
+            bins = {14: (2, 1.9, 1)} | ({7: (1, 0.5, 1)} if t else {})
+            tally.add(Row(t, {"fog": (2 + t, 1)}, 3, 0, 0.1, {}, 0.5, bins))
+        assert tally.calibration_error == pytest.approx(100 * (4 * 0.45 + 0.5) / 5)
+        assert tally.summary()["ece"] == tally.calibration_error
+        assert tally.summary()["top_class_share"] == pytest.approx(0.5)
+
+    def test_rows_come_back_from_the_file(self, tmp_path):
+        path, tally = tmp_path / "batches.csv", Tally()
+        written = Row(0, {"fog": (3, 1)}, 3, 0, 0.25, {}, 2 / 3, {0: (1, 0.1, 0), 14: (2, 1.9000000000000001, 2)})
+        tally.add(written)
+        writer = RowWriter(path)
+        writer.write(written, tally)
+        writer.close()
+        assert read_rows(path, path.stat().st_size) == [written]

@@ -4,6 +4,14 @@ from tta_bench.callbacks.agreement import RankAgreement
 from tta_bench.callbacks.checkpoint import StreamCheckpoint
 from tta_bench.callbacks.monitor import AdaptationMonitor
 from tta_bench.callbacks.progress import StreamProgress
+from tta_bench.callbacks.reset import ResetAtBoundaries
 from tta_bench.callbacks.state_files import StateFiles
 
-__all__ = ["AdaptationMonitor", "RankAgreement", "StateFiles", "StreamCheckpoint", "StreamProgress"]
+__all__ = [
+    "AdaptationMonitor",
+    "RankAgreement",
+    "ResetAtBoundaries",
+    "StateFiles",
+    "StreamCheckpoint",
+    "StreamProgress",
+]

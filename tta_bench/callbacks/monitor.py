@@ -14,8 +14,8 @@ import torch
 from lightning.pytorch.loggers import Logger, WandbLogger
 
 from tta_bench.methods.base import TTAMethod
-from tta_bench.records import Row, RowWriter, Tally
-from tta_bench.types import StepOutput, StreamBatch
+from tta_bench.records import BINS, Row, RowWriter, Tally
+from tta_bench.types import OutputKind, StepOutput, StreamBatch
 
 
 class AdaptationMonitor(L.Callback):
@@ -75,20 +75,34 @@ class AdaptationMonitor(L.Callback):
         """Count, write and log the batch."""
         method, (forward, backward, started) = _method(pl_module), self._before
         seconds = _now(pl_module.device) - started
-        wrong = (outputs.scores.argmax(dim=1) != batch.labels).long()
-        counts = torch.stack(
+        probabilities = outputs.scores.double()
+        if method.output_kind is OutputKind.LOGITS:
+            probabilities = probabilities.softmax(dim=1)
+        confidence, predicted = probabilities.max(dim=1)
+        right = (predicted == batch.labels).double()
+        bins = (confidence * BINS).long().clamp(max=BINS - 1)
+        d, k = len(self._names), probabilities.shape[1]
+        numbers = torch.cat(
             [
-                torch.bincount(batch.domain_ids, minlength=len(self._names)),
-                torch.bincount(batch.domain_ids, weights=wrong.double(), minlength=len(self._names)).long(),
+                torch.bincount(batch.domain_ids, minlength=d).double(),
+                torch.bincount(batch.domain_ids, weights=1 - right, minlength=d),
+                torch.bincount(bins, minlength=BINS).double(),
+                torch.bincount(bins, weights=confidence, minlength=BINS),
+                torch.bincount(bins, weights=right, minlength=BINS),
+                torch.bincount(predicted, minlength=k).amax(dim=0, keepdim=True).double(),
             ]
         ).tolist()  # fmt: skip  (one synchronisation)
+        seen, wrong, binned = numbers[:d], numbers[d : 2 * d], numbers[2 * d : -1]
+        calibration = zip(binned[:BINS], binned[BINS : 2 * BINS], binned[2 * BINS :], strict=True)
         self.last = Row(
             step=batch.step,
-            by_domain={d: (n, w) for d, n, w in zip(self._names, *counts, strict=True) if n},
+            by_domain={name: (int(n), int(w)) for name, n, w in zip(self._names, seen, wrong, strict=True) if n},
             forward_samples=method.backbone.meter.forward_samples - forward,
             backward_samples=method.backbone.meter.backward_samples - backward,
             seconds=seconds,
             diagnostics=method.diagnostics(),
+            top_class_share=numbers[-1] / len(predicted),
+            calibration={i: (int(n), c, int(r)) for i, (n, c, r) in enumerate(calibration) if n},
         )
         self.tally.add(self.last)
         if self._writer is not None:
@@ -104,6 +118,8 @@ class AdaptationMonitor(L.Callback):
             "stream/error": 100 * row.wrong / row.samples,
             "stream/running_error": self.tally.sample_error,
             "stream/mean_error": self.tally.mean_error,
+            "stream/calibration_error": self.tally.calibration_error,
+            "stream/top_class_share": row.top_class_share,
             **{f"domain/{name}": errors[name] for name in row.by_domain},
             "cost/forward_per_sample": row.forward_samples / row.samples,
             "cost/backward_per_sample": row.backward_samples / row.samples,

@@ -22,7 +22,8 @@ from tta_bench.engine.nodes import config_folder, import_class, register_all, re
 
 # A run's own whole numbers and their smallest values.
 LEAST = {"seed": 0, "num_workers": 0, "threads": 1, "checkpoint_every": 1, "checkpoint_seconds": 0}
-RESUME = ("auto", "never")
+# A run's own choices; the first is the default.
+CHOICES = {"resume": ("auto", "never"), "reset": ("never", "domain")}
 GROUPS = ("setting", "dataset", "model", "trainer", "logger", "method", "tuned")
 
 
@@ -154,9 +155,10 @@ def _check_numbers(config: DictConfig) -> None:
 
 
 def _check_choices(config: DictConfig) -> None:
-    """Check ``Literal`` annotations of classes and functions, a type that OmegaConf does not know, and ``resume``."""
-    if config.get("resume", RESUME[0]) not in RESUME:
-        raise ConfigError(f"resume must be one of {', '.join(RESUME)}; got {config.resume!r}")
+    """Check ``Literal`` annotations of classes and functions, a type that OmegaConf does not know, and a run's own."""
+    for key, choices in CHOICES.items():
+        if config.get(key, choices[0]) not in choices:
+            raise ConfigError(f"{key} must be one of {', '.join(choices)}; got {config[key]!r}")
     for group, node in config.items():
         if not isinstance(node, DictConfig) or "_target_" not in node:
             continue

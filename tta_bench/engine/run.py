@@ -20,7 +20,14 @@ from lightning.pytorch.strategies import DDPStrategy
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from tta_bench.callbacks import AdaptationMonitor, RankAgreement, StateFiles, StreamCheckpoint, StreamProgress
+from tta_bench.callbacks import (
+    AdaptationMonitor,
+    RankAgreement,
+    ResetAtBoundaries,
+    StateFiles,
+    StreamCheckpoint,
+    StreamProgress,
+)
 from tta_bench.callbacks.monitor import peak_memory_bytes
 from tta_bench.data.datamodule import StreamDataModule, schedule_for
 from tta_bench.domains.corrupted import DomainSource
@@ -119,7 +126,8 @@ class Run:
         every, seconds = self.config.checkpoint_every, self.config.checkpoint_seconds
         checkpoint = StreamCheckpoint(StateFiles(self.folder), monitor, every, seconds)
         progress = StreamProgress(self.title, monitor, console)
-        trainer = self._trainer([monitor, progress, RankAgreement(monitor), checkpoint])
+        policies: list[L.Callback] = [ResetAtBoundaries(monitor)] if self.config.reset == "domain" else []
+        trainer = self._trainer([monitor, *policies, progress, RankAgreement(monitor), checkpoint])
         if is_worker():
             return self._adapt_along(trainer, checkpoint)
         with writing(self.folder):
@@ -231,6 +239,7 @@ class Run:
             "source_mean_error": None,
             "prediction_timing": self.method.prediction_timing.value,
             "needs_source": self.method.source_need.value,
+            "oracle": None if self.config.reset == "never" else f"reset={self.config.reset}",
             "paper": self.method.paper,
             "domains": list(self.domains.domains),
             "stream_sha256": self.schedule.fingerprint(),
