@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 
 from tta_bench.ranks import is_worker
 from tta_bench.records import WriteError
@@ -22,7 +23,9 @@ app = typer.Typer(
     help="Benchmark continual test-time adaptation: methods side by side on the same stream.",
 )
 stream_app = typer.Typer(no_args_is_help=True, help="Look at a stream before anything runs on it.")
-source_app = typer.Typer(no_args_is_help=True, help="The source side: train a source model.")
+source_app = typer.Typer(
+    no_args_is_help=True, help="The source side: train a source model, or what a method needs of it."
+)
 app.add_typer(stream_app, name="stream")
 app.add_typer(source_app, name="source")
 
@@ -87,31 +90,63 @@ def run(words: Words = None) -> None:
 
 
 @app.command()
-def report(folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders above them")]) -> None:
-    """Compare finished runs, from their folders alone.
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders above them")],
+    form: Annotated[
+        str | None,
+        typer.Option("--format", help="terminal, markdown, latex, csv or html; by default the file's ending"),
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Write into this file instead of the terminal")] = None,
+    baseline: Annotated[str, typer.Option(help="The method, or the column, that gains are over")] = "source",
+) -> None:
+    """Compare runs, from their folders alone.
 
-    Example:
+    Examples:
         tta-bench report runs/shapes_c/cdc
+
+        tta-bench report runs --output report.html --baseline tent
     """
     with _one_sentence():
-        from tta_bench.records import read_results
+        from tta_bench.records import read_results, writing
+        from tta_bench.report import comparison_tables, format_of, report_text
 
-        _print_tables(read_results(folders))
+        form = form or (format_of(output) if output else "terminal")
+        results = read_results(folders)
+        if output is None and form == "terminal":
+            _print_tables(results, comparison_tables(results, baseline))
+            return
+        text = report_text(results, form, baseline, output.parent if output else None)
+        if output is None:
+            typer.echo(text, nl=False)
+            return
+        with writing(output):
+            output.write_text(text, encoding="utf-8")
+        console.print(f"{len(results)} runs in {output}", highlight=False, markup=False, soft_wrap=True)
 
 
 @app.command("list")
 def list_options(
     what: Annotated[str, typer.Argument(metavar="methods|settings|datasets|models")],
+    markdown: Annotated[bool, typer.Option(help="The methods in full, as in docs/methods.md; takes a minute")] = False,
 ) -> None:
     """List what can be chosen.
 
-    Example:
+    Examples:
         tta-bench list methods
+
+        tta-bench list methods --markdown > methods.md
     """
     groups = {"methods": "method", "settings": "setting", "datasets": "dataset", "models": "model"}
     with _one_sentence():
         if what not in groups:
             raise ValueError(f"there is no list of {what!r}: ask for {', '.join(groups)}")
+        if markdown and what != "methods":
+            raise ValueError(f"only the methods can be listed in markdown, not the {what}")
+        if markdown:
+            from tta_bench.engine.method_table import methods_markdown
+
+            typer.echo(methods_markdown(), nl=False)
+            return
         from tta_bench.engine.listing import listing
 
         console.print(listing(groups[what]))
@@ -139,7 +174,7 @@ def stream_show(
 def source_train(
     output: Annotated[Path, typer.Option(help="Where the weights go; a .yaml with the facts lies beside them")],
     seed: int = 0,
-    epochs: int = 6,
+    epochs: int = 8,
     num_images: int = 40_000,
     lr: float = 1.5e-3,
 ) -> None:
@@ -154,10 +189,46 @@ def source_train(
         train_shapes_vit(output, seed=seed, epochs=epochs, num_images=num_images, lr=lr, console=console)
 
 
-def _print_tables(results: list[dict[str, object]]) -> None:
+@source_app.command("warmup")
+def source_warmup(words: Words = None) -> None:
+    """Train what a method adds to the source model on labeled source images, and keep it for later runs.
+
+    A run does this by itself when the cache lacks it.
+
+    Example:
+        tta-bench source warmup method=vida method.warmup_steps=500
+    """
+    _prepare_source(words)
+
+
+@source_app.command("stats")
+def source_stats(words: Words = None) -> None:
+    """Measure what a method needs of the source images (statistics, Fisher information), and keep it.
+
+    A run does this by itself when the cache lacks it.
+
+    Example:
+        tta-bench source stats method=eata dataset=corrupted dataset.images=images/
+    """
+    _prepare_source(words)
+
+
+def _prepare_source(words: list[str] | None) -> None:
+    with _one_sentence():
+        from tta_bench.engine.config import compose_run
+        from tta_bench.engine.run import Run
+
+        run = Run(compose_run(words or []))
+        facts, file = run.prepare_source(console)
+    done = "was there already" if facts["source_cached"] else f"took {facts['source_seconds']:.1f} s"
+    images = f"{facts['source_forward_samples']} images forward, {facts['source_backward_samples']} backward"
+    console.print(f"{run.choices['method']}: {done} ({images}); {file}", highlight=False, soft_wrap=True)
+
+
+def _print_tables(results: list[dict[str, object]], tables: list[Table] | None = None) -> None:
     from tta_bench.report import comparison_tables
 
-    for table in comparison_tables(results):
+    for table in tables or comparison_tables(results):
         console.print(table)
     console.print(
         f"{len(results)} runs in {', '.join(sorted({str(Path(str(r['folder'])).parents[1]) for r in results}))}"

@@ -259,8 +259,8 @@ def _row(line: Mapping[str, str]) -> Row:
         backward_samples=int(line["backward_samples"]),
         seconds=float(line["seconds"]),
         diagnostics={"coreset_size": float(size), **own} if size else own,
-        top_class_share=float(line["top_class_share"]),
-        calibration=_calibration(line["calibration"]),
+        top_class_share=float(line.get("top_class_share") or 0),
+        calibration=_calibration(line.get("calibration") or ""),
     )
 
 

@@ -1,0 +1,287 @@
+"""The figures of a group: its streams, curves over them, and cost against error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import pairwise
+
+from tta_bench.report.corruptions import CORRUPTION_GROUPS, domain_groups
+from tta_bench.report.groups import Entry, Group
+from tta_bench.report.measures import COST, MEAN
+from tta_bench.report.runs import MAX_POINTS, Run, StreamId
+from tta_bench.report.svg import (
+    BOTTOM,
+    LABEL_HEIGHT,
+    LEFT,
+    RIGHT,
+    TOP,
+    WIDTH,
+    Axis,
+    Plot,
+    axis_over,
+    shorten,
+    spaced,
+    text,
+)
+from tta_bench.report.visits import Visit
+
+MOST = 6
+"""Entries with a colour of their own beside the baseline; the others are grey until chosen."""
+LANE = 15
+BAND = 12
+FAMILIES = ("#b35806", "#4575b4", "#1b8a6b", "#7a6bb0")
+"""Noise, blur, weather, digital: told apart by every common kind of colour vision, and labelled besides."""
+
+Points = Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Look:
+    """How an entry looks.
+
+    Attributes:
+        id: Its id in the page.
+        colour: Class of its colour: ``c0`` to ``c5``, ``base`` or ``other``.
+    """
+
+    id: str
+    colour: str
+
+    @property
+    def stands_out(self) -> bool:
+        """Whether it has a colour of its own."""
+        return self.colour != "other"
+
+
+def looks_of(groups: Sequence[Group]) -> dict[Entry, Look]:
+    """Colours for the baseline and the best entries of each group, the same for one label in all groups if possible."""
+    slots: dict[str, int] = {}
+    found = {}
+    for number, group in enumerate(groups, start=1):
+        chosen = [entry for entry in best_first(group) if entry is not group.baseline_entry][:MOST]
+        free = [slot for slot in range(MOST) if slot not in {slots.get(entry.label) for entry in chosen}]
+        taken: dict[int, Entry] = {}
+        for entry in chosen:
+            slot = slots.get(entry.label, -1)
+            if slot in taken or slot < 0:
+                slot = free.pop(0)
+            taken[slots.setdefault(entry.label, slot)] = entry
+            taken[slot] = entry
+        colours = {entry: f"c{slot}" for slot, entry in taken.items()}
+        for k, entry in enumerate(group.entries):
+            colour = "base" if entry is group.baseline_entry else colours.get(entry, "other")
+            found[entry] = Look(f"g{number}e{k}", colour)
+    return found
+
+
+def best_first(group: Group) -> list[Entry]:
+    """Entries by mean error; those that are not ranked come last."""
+
+    def key(entry: Entry) -> tuple[bool, float]:
+        error = entry.spread(MEAN.value)
+        return not group.is_ranked(entry), error.mean if error else float("inf")
+
+    return sorted(group.entries, key=key)
+
+
+def domain_colours(domains: Sequence[str]) -> dict[str, str]:
+    """A colour per domain: the hue of its group, its members from strong to pale; by position for other domains."""
+    known = {name: (f, k) for f, group in enumerate(CORRUPTION_GROUPS.values()) for k, name in enumerate(group)}
+    places = {name: known.get(name, (i % 4, i // 4 % 4)) for i, name in enumerate(domains)}
+    return {name: _paler(FAMILIES[family], 0.2 * member) for name, (family, member) in places.items()}
+
+
+def _is_pale(colour: str) -> bool:
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return 0.299 * red + 0.587 * green + 0.114 * blue > 140
+
+
+def _paler(colour: str, share: float) -> str:
+    parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(part + share * (255 - part)):02x}" for part in parts)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A curve of a run.
+
+    Attributes:
+        run: The run.
+        look: How its entry looks.
+        label: Its name.
+        points: Its points (batch, value).
+        style: Class that tells curves of one run apart.
+    """
+
+    run: Run
+    look: Look
+    label: str
+    points: Points
+    style: str = ""
+
+
+def stream_figures(group: Group, stream: StreamId, looks: Mapping[Entry, Look]) -> list[tuple[str, str]]:
+    """(Title, SVG) of a stream: when which domain arrives, running error, coreset, distance to the source."""
+    shown = [(entry, run) for entry in group.entries for run in _shown_runs(entry, stream)]
+    longest = max((run for _, run in shown), key=lambda run: run.trace.steps, default=None)
+    if longest is None or not longest.trace.steps:
+        return []
+    size = group.protocol.get("setting.batch_size")
+    batches = Axis(f"batch of the stream ({size} samples each)", 0, longest.trace.steps)
+    columns = _Columns(longest.trace.visits, longest.trace.steps)
+    charts = [("When which domain arrives", _lanes(batches, columns, group.domains or list(columns.present)))]
+    kinds = (
+        ("Running error", "error so far (%)", ["running_error"]),
+        ("Coreset growth", "elements in the coreset", ["coreset_size"]),
+        ("Distance to the source", "distance of feature statistics", None),
+    )
+    for title, unit, wanted in kinds:
+        lines = []
+        for entry, run in shown:
+            names = wanted or [name for name in run.trace.curves if name.startswith("distance")]
+            for k, name in enumerate(n for n in names if n in run.trace.curves):
+                label = entry.label + ("" if wanted else f" {name.removeprefix('distance').strip('_ ')}")
+                label += "" if run.done else f" ({run.result['status']})"
+                lines.append(Line(run, looks[entry], label, run.trace.curves[name], "" if wanted else f"dash{k % 4}"))
+        if lines:
+            charts.append((title, _curves(batches, unit, lines, columns, title)))
+    return charts
+
+
+def _shown_runs(entry: Entry, stream: StreamId) -> list[Run]:
+    """The counted run of a stream, or what a running or failed one has so far."""
+    if stream in entry.counted:
+        return [entry.counted[stream]]
+    return [run for run in entry.runs if run.stream == stream and run.trace.steps][-1:]
+
+
+class _Columns:
+    """A stream in columns of equal numbers of batches: which domains each contains, and which prevails."""
+
+    def __init__(self, visits: Sequence[Visit], steps: int) -> None:
+        self.width = -(-steps // (2 * MAX_POINTS))
+        count = -(-steps // self.width)
+        self.steps = steps
+        self.present: dict[str, set[int]] = {}
+        weight: list[dict[str, float]] = [{} for _ in range(count)]
+        for v in visits:
+            density = v.samples / (v.stop - v.start)
+            for c in range(v.start // self.width, -(-v.stop // self.width)):
+                batches = min(v.stop, (c + 1) * self.width) - max(v.start, c * self.width)
+                self.present.setdefault(v.domain, set()).add(c)
+                weight[c][v.domain] = weight[c].get(v.domain, 0.0) + batches * density
+        prevailing = [max(sorted(w), key=lambda name: w[name], default="") for w in weight]
+        self.band = [(prevailing[a], *self._batches(a, b)) for a, b in _runs(prevailing)]
+
+    def spans(self, domain: str) -> list[tuple[int, int]]:
+        """Batches [start, stop) with the domain."""
+        count = -(-self.steps // self.width)
+        inside = [c in self.present.get(domain, ()) for c in range(count)]
+        return [self._batches(a, b) for a, b in _runs(inside) if inside[a]]
+
+    def _batches(self, start: int, stop: int) -> tuple[int, int]:
+        return start * self.width, min(stop * self.width, self.steps)
+
+
+def _runs(values: Sequence[object]) -> list[tuple[int, int]]:
+    """Maximal runs [start, stop) of equal values."""
+    edges = [0, *(i for i in range(1, len(values)) if values[i] != values[i - 1]), len(values)]
+    return list(pairwise(edges))
+
+
+def _lanes(batches: Axis, columns: _Columns, domains: Sequence[str]) -> str:
+    plot = Plot(batches, Axis("", 0, 1), TOP + LANE * len(domains) + 44, "which domain arrives in which batch")
+    colours = domain_colours(domains)
+    for k, name in enumerate(domains):
+        y = TOP + LANE * k
+        plot.add(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y + LANE}" y2="{y + LANE}"/>')
+        plot.add(text(LEFT - 8, y + 11.5, shorten(name.replace("_", " "), 18), "end"))
+        ends = [(plot.at(a, 0)[0], plot.at(b, 0)[0]) for a, b in columns.spans(name)]
+        path = "".join(f"M{a:.1f} {y + 2}H{max(b, a + 0.7):.1f}V{y + LANE - 2}H{a:.1f}Z" for a, b in ends)
+        plot.add(f'<path fill="{colours[name]}" d="{path}"><title>{escape(name)}</title></path>')
+    plot.axes(grid=False)
+    return str(plot)
+
+
+def _curves(batches: Axis, unit: str, lines: Sequence[Line], columns: _Columns, title: str) -> str:
+    y = axis_over(unit, (value for line in lines for _, value in line.points), from_zero=unit.startswith("elements"))
+    labelled = [line for line in lines if line.look.stands_out]
+    plot = Plot(
+        batches, y, max(270, TOP + BOTTOM + int(LABEL_HEIGHT) * len(labelled)), f"{title}: {unit} against batch"
+    )
+    _band(plot, columns)
+    plot.axes()
+    for line in sorted(lines, key=lambda line: line.look.stands_out):
+        kinds = f"line {line.look.colour} {line.style}" + ("" if line.run.done else " part")
+        name = f"<title>{escape(line.label)}</title>"
+        points = f'points="{plot.line(line.points)}"'
+        plot.add(f'<polyline class="{kinds}" data-entry="{line.look.id}" {points}>{name}</polyline>')
+    _end_labels(plot, labelled)
+    return str(plot)
+
+
+def _end_labels(plot: Plot, lines: Sequence[Line]) -> None:
+    ends = [plot.at(*line.points[-1]) for line in lines]
+    heights = spaced([y for _, y in ends], low=TOP, high=plot.bottom)
+    for line, (x, y), height in zip(lines, ends, heights, strict=True):
+        plot.add(
+            f'<g class="end {line.look.colour}" data-entry="{line.look.id}">'
+            f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{WIDTH - RIGHT + 10}" y2="{height:.1f}"/>'
+            f"{text(WIDTH - RIGHT + 13, height + 4, shorten(line.label))}</g>"
+        )
+
+
+def _band(plot: Plot, columns: _Columns) -> None:
+    """The prevailing domain of each batch above the curves."""
+    domains = sorted(columns.present)
+    colours = domain_colours(domains)
+    names = {name: short for _, group in domain_groups(domains) for name, short in group.items()}
+    for domain, start, stop in columns.band:
+        (a, _), (b, _) = plot.at(start, plot.y.low), plot.at(stop, plot.y.low)
+        title = f"<title>{escape(domain)}, batches {start} to {stop - 1}</title>"
+        box = f'x="{a:.1f}" y="4" width="{b - a:.1f}" height="{BAND}" fill="{colours.get(domain, "none")}"'
+        plot.add(f"<rect {box}>{title}</rect>")
+        if len(names.get(domain, "")) * 5.6 < b - a and domain in names:
+            plot.add(text((a + b) / 2, 13.5, names[domain], "middle", "on pale" if _is_pale(colours[domain]) else "on"))
+
+
+def cost_figure(group: Group, looks: Mapping[Entry, Look]) -> str:
+    """Mean error against forward and backward passes per sample; empty without a finished run."""
+    points: list[tuple[Entry, float, float]] = []
+    for entry in group.entries:
+        error, forward, backward = (entry.spread(m.value) for m in (MEAN, COST[0], COST[1]))
+        if error and forward and backward and forward.mean > 0:
+            points.append((entry, forward.mean + backward.mean, error.mean))
+    if not points:
+        return ""
+    costs = [cost for _, cost, _ in points]
+    x = axis_over("forward + backward passes per sample", costs, log=max(costs) > 20 * min(costs), from_zero=True)
+    plot = Plot(x, axis_over("mean error (%)", (error for *_, error in points)), 330, "mean error against cost")
+    plot.axes()
+    points.sort(key=lambda point: looks[point[0]].stands_out)
+    for entry, passes, percent in points:
+        look, (px, py) = looks[entry], plot.at(passes, percent)
+        name = f"<title>{escape(entry.label)}: {percent:.1f} %, {passes:.2f} passes per sample</title>"
+        place = f'cx="{px:.1f}" cy="{py:.1f}" r="5"'
+        plot.add(f'<circle class="dot {look.colour}" data-entry="{look.id}" {place}>{name}</circle>')
+    _dot_labels(plot, [point for point in points if looks[point[0]].stands_out], looks)
+    return str(plot)
+
+
+def _dot_labels(plot: Plot, points: Iterable[tuple[Entry, float, float]], looks: Mapping[Entry, Look]) -> None:
+    """A name beside each dot: to its left where another dot stands on its right, higher or lower where names meet."""
+    placed = [(entry, *plot.at(cost, error)) for entry, cost, error in points]
+    heights = spaced([y for *_, y in placed], low=TOP, high=plot.bottom - 6)
+    for (entry, x, y), height in zip(placed, heights, strict=True):
+        look, name = looks[entry], shorten(entry.label)
+        width = 6.2 * len(name)
+        blocked = any(0 < other - x < width + 20 and abs(above - height) < 9 for _, other, above in placed)
+        left = blocked and x - width - 13 > LEFT
+        side, anchor = (-1, "end") if left else (1, "start")
+        plot.add(
+            f'<g class="end {look.colour}" data-entry="{look.id}">'
+            f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{x + 11 * side:.1f}" y2="{height:.1f}"/>'
+            f"{text(x + 13 * side, height + 4, name, anchor)}</g>"
+        )

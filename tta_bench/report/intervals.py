@@ -1,0 +1,105 @@
+"""Mean, standard deviation and confidence interval of paired differences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import TypeVar
+
+LEVEL = 0.95
+K = TypeVar("K", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Values of several runs.
+
+    Attributes:
+        mean: Their mean.
+        std: Their standard deviation (divisor n - 1); None of one value.
+        n: How many.
+    """
+
+    mean: float
+    std: float | None
+    n: int
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Mean of paired differences.
+
+    Attributes:
+        mean: The mean.
+        half_width: The confidence interval is ``mean`` minus to plus this; None of one pair.
+        n: Number of pairs.
+    """
+
+    mean: float
+    half_width: float | None
+    n: int
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The ends of the confidence interval; None of one pair."""
+        return None if self.half_width is None else (self.mean - self.half_width, self.mean + self.half_width)
+
+
+def spread(values: Sequence[float]) -> Spread | None:
+    """Mean and standard deviation; None of no values.
+
+    Example:
+        >>> spread([1.0, 2.0, 3.0])
+        Spread(mean=2.0, std=1.0, n=3)
+    """
+    if not values:
+        return None
+    return Spread(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
+
+
+def paired_difference(a: Mapping[K, float], b: Mapping[K, float]) -> Difference | None:
+    """Mean of a - b over the keys that both have, with Student's confidence interval at ``LEVEL``.
+
+    Pairs share a stream, so what makes a stream hard for everybody cancels. None without a common key.
+    """
+    both = spread([a[key] - b[key] for key in a if key in b])
+    if both is None:
+        return None
+    half = None if both.std is None else student_t(both.n - 1) * both.std / math.sqrt(both.n)
+    return Difference(both.mean, half, both.n)
+
+
+def student_t(df: int, level: float = LEVEL) -> float:
+    """The t for which a Student variable lies within -t and t with probability ``level``.
+
+    With t = sqrt(df) tan(angle), the probability is a finite sum of powers of cos(angle) for whole degrees of
+    freedom, which is solved for the angle by bisection.
+
+    Args:
+        df: Degrees of freedom, at least 1.
+        level: Probability between 0 and 1.
+
+    Source: Abramowitz and Stegun, Handbook of Mathematical Functions (1964), 26.7.3 and 26.7.4.
+
+    Example:
+        >>> [round(student_t(df), 3) for df in (1, 2, 9)]
+        [12.706, 4.303, 2.262]
+    """
+    low, high = 0.0, math.pi / 2
+    for _ in range(60):
+        angle = (low + high) / 2
+        low, high = (angle, high) if _probability_within(angle, df) < level else (low, angle)
+    return math.sqrt(df) * math.tan(low)
+
+
+def _probability_within(angle: float, df: int) -> float:
+    cos, odd = math.cos(angle), df % 2
+    term, total = (cos if odd else 1.0), 0.0
+    for k in range(odd, df - 1, 2):  # terms cos^k, as long as k <= df - 2
+        total += term
+        term *= cos**2 * (k + 1) / (k + 2)
+    if odd:
+        return 2 / math.pi * (angle + math.sin(angle) * total)
+    return math.sin(angle) * total

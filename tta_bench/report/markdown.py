@@ -1,0 +1,81 @@
+"""Tables in Markdown, as GitHub shows them: methods down, domains across."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Sequence
+
+from tta_bench.report.groups import Entry, Group
+from tta_bench.report.measures import COST, EXTRA, MEAN, Measure, domain_measures, has_collapsed
+from tta_bench.report.table import UNKNOWN
+
+LEGEND = "Error in %, lower is better; **best**, *second best* of the methods that finished the same streams."
+
+
+def markdown_report(groups: Sequence[Group]) -> str:
+    """All groups, each with a table of errors and one of cost and further measures."""
+    return "\n\n".join(_section(group) for group in groups) + "\n"
+
+
+def _section(group: Group) -> str:
+    note = f"\n\nOnly this table: {escape(group.note)}" if group.note else ""
+    errors = [*domain_measures(group), MEAN]
+    others = [measure for measure in (*COST, *EXTRA) if measure.is_known([group])]
+    gain = [f"Gain over {escape(group.baseline)} (95 % interval)"]
+    several = max((len(entry.counted) for entry in group.entries), default=0) > 1
+    spread = " Mean ± standard deviation over the streams." if several else ""
+    return "\n\n".join(
+        [
+            f"## {escape(group.name)}\n\n{escape(group.in_words())}{note}\n\n{LEGEND}{spread}",
+            _table(group, errors, gain),
+            _table(group, others, []),
+        ]
+    )
+
+
+def _table(group: Group, measures: Sequence[Measure], more: Sequence[str]) -> str:
+    heads = ["Method", *(_head(measure) for measure in measures), *more]
+    ranks = [measure.ranks(group) for measure in measures]
+    lines = [heads, ["---", *["---:"] * (len(heads) - 1)]]
+    for entry in group.baseline_first:
+        cells = [_cell(entry, m, rank.get(entry, 0)) for m, rank in zip(measures, ranks, strict=True)]
+        lines.append([_name(group, entry), *cells, *[_gain(group, entry) for _ in more]])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _head(measure: Measure) -> str:
+    unit = f" ({measure.unit})" if measure.unit and measure.unit != "%" else ""
+    return escape(measure.title + unit)
+
+
+def _name(group: Group, entry: Entry) -> str:
+    notes = [*entry.notes, *["collapsed"] * has_collapsed(group, entry)]
+    return escape(entry.label) + (f" ({', '.join(notes)})" if notes else "")
+
+
+def _cell(entry: Entry, measure: Measure, rank: int) -> str:
+    found = entry.spread(measure.value)
+    if found is None:
+        return UNKNOWN
+    mark = {1: "**", 2: "*"}.get(rank, "")
+    std = f" ± {found.std:.{measure.digits}f}" if found.std is not None else ""
+    return f"{mark}{found.mean:.{measure.digits}f}{mark}{std}"
+
+
+def _gain(group: Group, entry: Entry) -> str:
+    gain = group.gain(entry)
+    if gain is None:
+        return UNKNOWN
+    return f"{gain.mean:+.1f}" + (" ({:+.1f} to {:+.1f})".format(*gain.interval) if gain.interval else "")
+
+
+def escape(text: str) -> str:
+    r"""Text that Markdown shows as it is, in a table as well.
+
+    Example:
+        >>> print(escape("a|b *c* <d>"))
+        a\|b \*c\* &lt;d&gt;
+    """
+    flat = " ".join(str(text).split())
+    return re.sub(r"([\\`*_{}\[\]#|~!])", r"\\\1", html.escape(flat, quote=False))

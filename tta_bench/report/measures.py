@@ -1,0 +1,130 @@
+"""The numbers of a run that tables show, each with its name, unit and definition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tta_bench.report.corruptions import domain_groups
+from tta_bench.report.groups import Entry, Group, Value
+from tta_bench.report.intervals import paired_difference
+from tta_bench.report.runs import Run
+from tta_bench.report.visits import SETTLED, SHORTEST, revisit_change
+
+MIB = 2**20
+COLLAPSED, COLLAPSED_MORE = 0.5, 0.25
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number of a run.
+
+    Attributes:
+        key: Its name in files.
+        title: Its name for people.
+        unit: Its unit; empty for a count.
+        digits: Decimals shown.
+        value: Reads it from a run; None where the run does not have it.
+        ranked: Whether the best of it is marked; lower is better then.
+        about: What it says, in a sentence.
+        heading: What a group of neighbouring measures is called.
+    """
+
+    key: str
+    title: str
+    unit: str
+    digits: int
+    value: Value
+    ranked: bool = True
+    about: str = ""
+    heading: str = ""
+
+    def ranks(self, group: Group) -> dict[Entry, int]:
+        """Best and second best entries of a group."""
+        return group.ranks(self.value) if self.ranked else {}
+
+    def is_known(self, groups: Iterable[Group]) -> bool:
+        """Whether any counted run has it."""
+        return any(e.values(self.value) for group in groups for e in group.entries)
+
+
+def _key(key: str, scale: float = 1.0) -> Value:
+    def value(run: Run) -> float | None:
+        number = run.number(key)
+        return None if number is None else scale * number
+
+    return value
+
+
+def _domain_error(domain: str) -> Value:
+    def value(run: Run) -> float | None:
+        error = run.result["domain_error"].get(domain)
+        return None if error is None else float(error)
+
+    return value
+
+
+MEAN = Measure("mean_error", "Mean error", "%", 1, _key("mean_error"), about="Plain mean of the errors of all domains")
+POOLED = Measure(
+    "sample_error", "Error over all samples", "%", 1, _key("sample_error"),
+    about="Every sample counts the same, whatever its domain; differs from the mean where domains differ in size",
+)  # fmt: skip
+COST = (
+    Measure("forward_per_sample", "Forward passes", "per sample", 2, _key("forward_per_sample"), False),
+    Measure("backward_per_sample", "Backward passes", "per sample", 2, _key("backward_per_sample"), False),
+    Measure(
+        "seconds_per_batch_median", "Time", "ms per batch", 1, _key("seconds_per_batch_median", 1000), False,
+        "Median time of the adaptation of a batch, without loading; compare on one device only",
+    ),
+    Measure("peak_memory_bytes", "Peak memory", "MiB", 0, _key("peak_memory_bytes", 1 / MIB), False,
+            "Of the process on a CPU, allocated on the device on a GPU"),
+    Measure("trainable_parameters", "Trained parameters", "", 0, _key("trainable_parameters"), False),
+    Measure("extra_parameters", "Added parameters", "", 0, _key("extra_parameters"), False,
+            "Scalars added to the source model"),
+    Measure("coreset_size", "Coreset size", "", 1, _key("coreset_size"), False, "At the end of the stream"),
+    Measure("source_seconds", "Source preparation", "s", 1, _key("source_seconds"), False,
+            "Before the stream; near zero where it was kept from an earlier run"),
+)  # fmt: skip
+EXTRA = (
+    POOLED,
+    Measure(
+        "revisit_change", "Change on return", "points", 1, lambda run: revisit_change(run.trace.visits),
+        about="Error of a domain's last visit minus that of its first, mean over the domains that come back; "
+        "negative is better",
+    ),
+    Measure(
+        "recovery_batches", "Recovery", "batches", 1, lambda run: run.trace.recovery, False,
+        f"Batches until the running error of a segment stays within {SETTLED:g} points of its last value, mean over "
+        f"the segments of at least {SHORTEST} batches of one domain that follow a change; compare with source",
+    ),
+    Measure("source_error_after", "Source error after", "%", 1, _key("source_error_after"),
+            about="Error on the source domain after the stream: above the source model's own, it has forgotten"),
+    Measure("ece", "Calibration error", "%", 1, _key("ece"),
+            about="Expected calibration error over 15 bins of confidence"),
+    Measure("top_class_share", "Top class", "% of a batch", 1, _key("top_class_share", 100), False,
+            "Share of the class predicted most often in a batch, mean over the stream"),
+)  # fmt: skip
+
+
+def domain_measures(group: Group) -> list[Measure]:
+    """The error of each domain, in the order and under the headings in which papers print them."""
+    return [
+        Measure(f"domain_error/{name}", short, "%", 1, _domain_error(name), about=name, heading=heading)
+        for heading, names in domain_groups(group.domains)
+        for name, short in names.items()
+    ]
+
+
+def has_collapsed(group: Group, entry: Entry) -> bool:
+    """Whether the predictions have collapsed into few classes at the end of the stream.
+
+    In the mean batch of the last tenth, the class predicted most often takes at least half of the samples, and at least
+    25 points more than under the baseline on the same streams: small batches and streams that are sorted by class have
+    a large top class whatever the method. False where there is no baseline to compare with.
+    """
+    top = entry.spread(lambda run: run.trace.final_top_class)
+    if top is None or group.baseline_entry is None:
+        return False
+    shares = (e.values(lambda run: run.trace.final_top_class) for e in (entry, group.baseline_entry))
+    more = paired_difference(*shares)
+    return more is not None and top.mean >= COLLAPSED and more.mean >= COLLAPSED_MORE

@@ -1,0 +1,93 @@
+"use strict";
+(() => {
+  const all = (selector, root = document) => [...root.querySelectorAll(selector)];
+  const pinned = new Set();
+  let pointed = null;
+
+  // Sorting: numbers by value, text by letters; what has no value stays last either way.
+  function compare(a, b, sign) {
+    if (a === undefined || b === undefined) return (a === undefined) - (b === undefined);
+    const [x, y] = [Number(a), Number(b)];
+    return sign * (Number.isNaN(x) || Number.isNaN(y) ? a.localeCompare(b, undefined, { numeric: true }) : x - y);
+  }
+
+  function sortBy(head) {
+    const table = head.closest("table");
+    const heads = all("th[aria-sort]", table);
+    const descending = { ascending: true, descending: false }[head.ariaSort] ?? head.dataset.first === "descending";
+    const column = heads.indexOf(head);
+    heads.forEach((one) => { one.ariaSort = "none"; });
+    head.ariaSort = descending ? "descending" : "ascending";
+    const rows = all("tbody tr", table);
+    const value = (row) => row.cells[column].dataset.value;
+    rows.sort((a, b) => compare(value(a), value(b), descending ? -1 : 1));
+    table.tBodies[0].append(...rows);
+  }
+
+  // The best and the second best of the rows that are shown; equal means share a mark.
+  function mark(table) {
+    const rows = all("tbody tr", table).filter((row) => !row.hidden && row.dataset.ranked === "1");
+    all("th[aria-sort]", table).forEach((head, column) => {
+      if (head.dataset.marks !== "1") return;
+      all("tbody tr", table).forEach((row) => row.cells[column].classList.remove("best", "second"));
+      const cells = rows.map((row) => row.cells[column]).filter((cell) => "value" in cell.dataset);
+      if (cells.length < 2) return;
+      const steps = [...new Set(cells.map((cell) => Number(cell.dataset.value)))].sort((a, b) => a - b);
+      cells.forEach((cell) => {
+        const place = steps.indexOf(Number(cell.dataset.value));
+        if (place === 0) cell.classList.add("best");
+        if (place === 1 && cells.length > 2) cell.classList.add("second");
+      });
+    });
+  }
+
+  function filter() {
+    const words = document.getElementById("filter").value.toLowerCase().split(/[\s,]+/).filter(Boolean);
+    const need = document.getElementById("need").value;
+    const rows = all(".results tbody tr");
+    const shown = new Map();
+    rows.forEach((row) => {
+      const label = row.cells[0].dataset.value.toLowerCase();
+      const named = !words.length || words.some((word) => label.includes(word));
+      row.hidden = !(named && (!need || row.dataset.need === need));
+      shown.set(row.dataset.entry, !row.hidden);
+    });
+    all("[data-entry]").forEach((mark) => mark.classList.toggle("off", !shown.get(mark.dataset.entry)));
+    all(".results").forEach(mark);
+    const count = [...shown.values()].filter(Boolean).length;
+    document.getElementById("count").textContent = `${count} of ${rows.length} rows shown`;
+  }
+
+  // Entries that are chosen, or pointed at, stand out in the figures of their group.
+  function light() {
+    all("section").forEach((section) => {
+      const chosen = new Set([...pinned, pointed].filter((id) => id && section.querySelector(`tr[data-entry="${id}"]`)));
+      all("figure [data-entry]", section).forEach((mark) => {
+        const own = chosen.has(mark.dataset.entry);
+        mark.classList.toggle("faded", chosen.size > 0 && !own);
+        mark.classList.toggle("lit", own && mark.classList.contains("other"));
+      });
+    });
+  }
+
+  all("th[aria-sort] button").forEach((button) => button.addEventListener("click", () => sortBy(button.closest("th"))));
+  all(".results tbody tr").forEach((row) => {
+    const id = row.dataset.entry;
+    const button = row.querySelector("button.pin");
+    button.addEventListener("click", () => {
+      const on = !pinned.has(id);
+      pinned[on ? "add" : "delete"](id);
+      button.setAttribute("aria-pressed", on);
+      light();
+    });
+    row.addEventListener("pointerenter", () => { pointed = id; light(); });
+    row.addEventListener("pointerleave", () => { pointed = null; light(); });
+  });
+  all("[data-part]").forEach((box) => box.addEventListener("change", () => {
+    all(`.p-${box.dataset.part}`).forEach((cell) => cell.classList.toggle("off", !box.checked));
+  }));
+  document.getElementById("filter").addEventListener("input", filter);
+  document.getElementById("need").addEventListener("change", filter);
+  document.querySelector("form").addEventListener("submit", (event) => event.preventDefault());
+  filter();
+})();

@@ -1,0 +1,97 @@
+"""What a group's numbers are conditional on, and why groups are kept apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tta_bench.report.groups import Group
+from tta_bench.report.runs import Run
+from tta_bench.report.svg import shorten
+
+NAMES = ("dataset", "setting", "model")
+
+
+def differences(groups: Sequence[Group]) -> list[tuple[str, list[str]]]:
+    """(What, its value in each group) for all in which groups differ; what one group has not stays empty."""
+    if len(groups) < 2:
+        return []
+    protocols = [dict(zip(NAMES, group.protocol[""], strict=True)) | _rest(group) for group in groups]
+    keys = dict.fromkeys(key for protocol in protocols for key in protocol)
+    found = []
+    for key in keys:
+        values = [shorten(_plain(protocol[key]), 44) if key in protocol else "" for protocol in protocols]
+        if len({repr(protocol.get(key)) for protocol in protocols}) > 1:
+            found.append((key, values))
+    return found
+
+
+def protocol_card(group: Group) -> list[tuple[str, list[str]]]:
+    """(What, values) of everything that the group's numbers depend on."""
+    name, setting, model = group.protocol[""]
+    rest, runs = _rest(group), group.runs
+    parameters = {k.partition(".")[2]: v for k, v in rest.items() if k.startswith("setting.")}
+    data = {k.partition(".")[2]: v for k, v in rest.items() if k.startswith("dataset.")}
+    batch_size = parameters.pop("batch_size", None)
+    domains = [str(domain) for domain in rest.get("domains", [])]
+    hashes = {run.stream: str(run.result.get("stream_sha256", ""))[:12] for run in runs}
+    return [
+        ("Data set", [str(name), *_pairs(data)]),
+        ("Domains", [f"{len(domains)}: {', '.join(domains)}"]),
+        ("Setting", [str(setting), *_pairs(parameters)]),
+        ("Batch size", [_plain(batch_size)]),
+        ("Streams", [f"{stream}: {hashes[stream]}" for stream in group.streams]),
+        ("Model", [str(model), f"weights {str(rest['weights_sha256'])[:12]}"]),
+        ("Preprocessing", _pairs(rest["preprocess"])),
+        ("Precision", [_plain(rest["trainer.precision"])]),
+        ("Devices", _distinct(runs, "device")),
+        ("Versions", _versions(runs)),
+        ("What methods see", _sights(runs)),
+    ]
+
+
+def _rest(group: Group) -> dict[str, Any]:
+    return {key: value for key, value in group.protocol.items() if key}
+
+
+def _pairs(values: dict[str, Any]) -> list[str]:
+    return [f"{key.replace('_', ' ')} {_plain(value)}" for key, value in values.items()]
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_plain, value))
+    if isinstance(value, dict):
+        return ", ".join(_pairs(value))
+    return f"{value:g}" if isinstance(value, float) else "none" if value is None else str(value)
+
+
+def _distinct(runs: Iterable[Run], key: str) -> list[str]:
+    return sorted({str(run.result[key]) for run in runs if run.result.get(key)}) or ["unknown"]
+
+
+def _versions(runs: Sequence[Run]) -> list[str]:
+    """Each package's versions; several of one package, or of the package's own code, are said so."""
+    found: dict[str, set[str]] = {}
+    for run in runs:
+        for package, version in (run.result.get("versions") or {}).items():
+            found.setdefault(package, set()).add(str(version))
+        if code := run.result.get("code_sha256"):
+            found.setdefault("code", set()).add(str(code)[:12])
+    return [
+        f"{package} {', '.join(sorted(versions))}" + (" (differs between runs)" if len(versions) > 1 else "")
+        for package, versions in found.items()
+    ] or ["unknown"]
+
+
+def _sights(runs: Sequence[Run]) -> list[str]:
+    needs: dict[str, list[str]] = {}
+    for run in runs:
+        methods = needs.setdefault(str(run.result.get("needs_source", "unknown")), [])
+        methods += [run.method] if run.method not in methods else []
+    oracles = dict.fromkeys(run.method for run in runs if run.result.get("oracle"))
+    return [
+        "stream: images only, no labels and no domain names",
+        *(f"stream, told by an oracle: {method}" for method in oracles),
+        *(f"source domain, {need}: {', '.join(methods)}" for need, methods in needs.items()),
+    ]

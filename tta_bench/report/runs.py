@@ -1,0 +1,152 @@
+"""A run as the report sees it: its ``result.json``, and what its batches say once they are asked for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from tta_bench.records import Row, read_rows
+from tta_bench.report.visits import Visit, recovery, visits_of
+
+Result = dict[str, Any]
+
+MAX_POINTS = 300
+"""Points of a curve; of a stream with more batches, several share a point."""
+FILES = ("result.json", "batches.csv", "config.yaml", "stream.json")
+
+
+class StreamId(NamedTuple):
+    """What tells one stream of a protocol from another: its seed, and its order of domains if one is named."""
+
+    seed: int
+    order: str
+
+    def __str__(self) -> str:
+        return f"seed {self.seed}" + (f", order {self.order}" if self.order else "")
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The batches of a run, reduced to what is shown.
+
+    Attributes:
+        steps: Number of batches.
+        curves: By name, points (batch, value) of at most ``MAX_POINTS``.
+        visits: The visits of the stream to its domains.
+        recovery: Mean number of batches until the running error settles after a change; None if no segment counts.
+        final_top_class: Share of the class predicted most often in a batch, mean over the last tenth of the batches;
+            None without batches.
+    """
+
+    steps: int
+    curves: dict[str, list[tuple[float, float]]]
+    visits: tuple[Visit, ...]
+    recovery: float | None
+    final_top_class: float | None
+
+    @classmethod
+    def of(cls, rows: list[Row]) -> Trace:
+        """Reduce the rows of a run."""
+        visits = visits_of(rows)
+        end = [row.top_class_share for row in rows[-max(1, len(rows) // 10) :]]
+        return cls(len(rows), _curves(rows), visits, recovery(visits, rows), fmean(end) if end else None)
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run; runs are compared by identity.
+
+    Args:
+        result: Content of its ``result.json``, with the key ``folder`` where it came from a folder.
+    """
+
+    result: Result
+
+    @property
+    def method(self) -> str:
+        """Name of the method."""
+        return str(self.result["method"])
+
+    @property
+    def done(self) -> bool:
+        """Whether it reached the end of the stream."""
+        return bool(self.result["status"] == "done")
+
+    @property
+    def stream(self) -> StreamId:
+        """Which of the protocol's streams it saw."""
+        order = self.result["config"]["setting"].get("order")
+        return StreamId(int(self.result["seed"]), "" if order is None else str(order))
+
+    @property
+    def folder(self) -> Path | None:
+        """Where it is on disk."""
+        return Path(self.result["folder"]) if "folder" in self.result else None
+
+    @property
+    def files(self) -> list[str]:
+        """Names of the files that its folder has."""
+        return [name for name in FILES if self.folder is not None and (self.folder / name).is_file()]
+
+    def number(self, key: str) -> float | None:
+        """A number of ``result.json``; None where it is missing, null or not finite."""
+        value = self.result.get(key)
+        if not isinstance(value, int | float) or value != value or abs(value) == float("inf"):
+            return None
+        return float(value)
+
+    @cached_property
+    def trace(self) -> Trace:
+        """Its batches; without any if ``batches.csv`` is missing or cannot be read."""
+        return Trace.of(_rows(self.folder / "batches.csv") if self.folder else [])
+
+    @cached_property
+    def planned_steps(self) -> int | None:
+        """Number of batches that its stream has; None without a readable ``stream.json``."""
+        try:
+            content = json.loads((self.folder / "stream.json").read_text(encoding="utf-8")) if self.folder else {}
+            return sum(int(count) for _, count in content["batch_runs"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+
+def _rows(path: Path) -> list[Row]:
+    """The whole rows; a run that is writing, or was killed, may have half a row at the end."""
+    try:
+        return read_rows(path, path.read_bytes().rfind(b"\n") + 1)
+    except (OSError, ValueError):
+        return []
+
+
+def _curves(rows: list[Row]) -> dict[str, list[tuple[float, float]]]:
+    names = [name for name in (rows[0].diagnostics if rows else ()) if name == "coreset_size" or _is_distance(name)]
+    every = -(-len(rows) // MAX_POINTS)
+    blocks = [rows[i : i + every] for i in range(0, len(rows), every or 1)]
+    found: dict[str, list[tuple[float, float]]] = {"running_error": _running_error(blocks)}
+    for name in names:
+        points = []
+        for block in blocks:
+            values = [v for row in block if (v := row.diagnostics.get(name)) is not None and v == v]
+            if values:  # a size is what it came to be, a distance varies from batch to batch
+                value = values[-1] if name == "coreset_size" else sum(values) / len(values)
+                points.append((block[-1].step + 1.0, value))
+        found[name] = points
+    return {name: points for name, points in found.items() if points}
+
+
+def _is_distance(name: str) -> bool:
+    return name.startswith("distance")
+
+
+def _running_error(blocks: list[list[Row]]) -> list[tuple[float, float]]:
+    samples = wrong = 0
+    points = []
+    for block in blocks:
+        samples += sum(row.samples for row in block)
+        wrong += sum(row.wrong for row in block)
+        points.append((block[-1].step + 1.0, 100 * wrong / samples))
+    return points

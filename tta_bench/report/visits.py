@@ -1,0 +1,119 @@
+"""Visits of a stream to its domains: the error of each, and how soon a method settles after a change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from tta_bench.records import Row
+
+SETTLED = 2.0
+"""Percentage points around the last value within which a running error has settled."""
+SHORTEST = 5
+"""Batches that a segment needs for its recovery to count."""
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A maximal run of batches that contain a domain.
+
+    Attributes:
+        domain: The domain.
+        number: 1 for the first visit to this domain.
+        start: First batch.
+        stop: The batch after the last.
+        samples: Samples of this domain.
+        wrong: How many of them were wrong.
+        alone: Whether no batch of it holds another domain.
+    """
+
+    domain: str
+    number: int
+    start: int
+    stop: int
+    samples: int
+    wrong: int
+    alone: bool
+
+    @property
+    def error(self) -> float:
+        """Error in percent."""
+        return 100 * self.wrong / self.samples
+
+
+def visits_of(rows: Sequence[Row]) -> tuple[Visit, ...]:
+    """The visits in a stream, in order of their starts.
+
+    Example:
+        >>> batches = [{"fog": (4, 3)}, {"fog": (4, 1), "snow": (2, 0)}, {"snow": (4, 2)}, {"fog": (2, 1)}]
+        >>> rows = [Row(t, domains, 0, 0, 0.0) for t, domains in enumerate(batches)]
+        >>> [(v.domain, v.number, v.start, v.stop, v.error) for v in visits_of(rows)]
+        [('fog', 1, 0, 2, 50.0), ('snow', 1, 1, 3, 33.333333333333336), ('fog', 2, 3, 4, 50.0)]
+    """
+    current: dict[str, Visit] = {}
+    closed: list[Visit] = []
+    numbers: dict[str, int] = {}
+    for t, row in enumerate(rows):
+        closed += [current.pop(name) for name in list(current) if name not in row.by_domain]
+        for name, (n, wrong) in row.by_domain.items():
+            alone = len(row.by_domain) == 1
+            if (now := current.get(name)) is None:
+                numbers[name] = numbers.get(name, 0) + 1
+                current[name] = Visit(name, numbers[name], t, t + 1, n, wrong, alone)
+            else:
+                more = (now.samples + n, now.wrong + wrong, now.alone and alone)
+                current[name] = Visit(name, now.number, now.start, t + 1, *more)
+    return tuple(sorted([*closed, *current.values()], key=lambda v: (v.start, v.domain)))
+
+
+def revisit_change(visits: Sequence[Visit]) -> float | None:
+    """Error of a domain's last visit minus that of its first, in points, mean over the domains that come back.
+
+    Negative where a method does better on what it has seen before; None if no domain comes back.
+    """
+    first = {v.domain: v for v in reversed(visits)}
+    last = {v.domain: v for v in visits}
+    changes = [last[d].error - first[d].error for d in first if last[d].number > 1]
+    return fmean(changes) if changes else None
+
+
+def settling_time(errors: Sequence[float]) -> int:
+    """Number of batches after which a running error stays within ``SETTLED`` points of its last value.
+
+    Args:
+        errors: The running error of a segment after each of its batches, in percent; not empty.
+
+    Example:
+        >>> settling_time([80.0, 61.0, 63.0, 60.5, 60.0])
+        4
+        >>> settling_time([60.0, 60.0])
+        1
+    """
+    outside = [k for k, error in enumerate(errors) if abs(error - errors[-1]) > SETTLED]
+    return outside[-1] + 2 if outside else 1
+
+
+def recovery(visits: Sequence[Visit], rows: Sequence[Row]) -> float | None:
+    """Batches until the running error of a segment settles, mean over the segments that follow a change.
+
+    A segment is a visit whose batches hold no other domain. Its running error after k batches is the error over its
+    first k batches (see :func:`settling_time`). The first segment of the stream follows no change, and segments of
+    fewer than ``SHORTEST`` batches do not count. Errors of few samples scatter, so a method that never changes has a
+    recovery above 1 as well: compare with Source.
+
+    Args:
+        visits: The visits in the stream.
+        rows: Its batches.
+    """
+    times = []
+    for visit in visits:
+        if not visit.alone or visit.start == 0 or visit.stop - visit.start < SHORTEST:
+            continue
+        samples = wrong = 0
+        errors = []
+        for row in rows[visit.start : visit.stop]:
+            samples, wrong = samples + row.samples, wrong + row.wrong
+            errors.append(100 * wrong / samples)
+        times.append(settling_time(errors))
+    return fmean(times) if times else None
