@@ -177,6 +177,77 @@ class TestAFolder:
             opened(tmp_path / "empty" / ("class" if what == "no class folders" else ""))
 
 
+def write_cifar(path, labels, header=1):
+    """Records as published; the pixel at (0, 0) is the row, twice the row and three times the row."""
+    records = np.zeros((len(labels), header + 3072), dtype=np.uint8)
+    records[:, header - 1] = labels
+    records[:, header::1024] = np.arange(len(labels))[:, None] * [1, 2, 3]
+    path.write_bytes(records.tobytes())
+
+
+class TestCifarBinary:
+    @pytest.fixture
+    def cifar10(self, tmp_path):
+        folder = tmp_path / "cifar-10-batches-bin"
+        folder.mkdir()
+        for batch in range(1, 6):
+            write_cifar(folder / f"data_batch_{batch}.bin", [batch, 9 - batch])
+        write_cifar(folder / "test_batch.bin", [7, 8, 9])
+        return folder
+
+    def test_the_two_splits_of_cifar10(self, cifar10):
+        images = opened(cifar10)
+        assert images.labels.tolist() == [7, 8, 9]
+        assert images[2].shape == (32, 32, 3)
+        assert images[2][0, 0].tolist() == [2, 4, 6]
+        assert images[2][1:].max() == 0
+        assert opened(cifar10, split="train").labels.tolist() == [1, 8, 2, 7, 3, 6, 4, 5, 5, 4]
+        assert opened(cifar10, split="source").labels.tolist() == opened(cifar10, split="train").labels.tolist()
+
+    def test_cifar100_has_the_fine_labels(self, tmp_path):
+        write_cifar(tmp_path / "test.bin", [42, 99], header=2)
+        images = opened(tmp_path)
+        assert images.labels.tolist() == [42, 99]
+        assert images[1][0, 0].tolist() == [1, 2, 3]
+
+    def test_its_training_images_are_the_source(self, cifar10):
+        data = corrupted(images=str(cifar10), domains=["clean"])
+        assert (len(data.labels("clean")), len(data.source_images())) == (3, 10)
+
+    @pytest.mark.parametrize(
+        ("change", "split", "message"),
+        [
+            (lambda file: file.write_bytes(file.read_bytes()[:-1]), "test", r"test_batch\.bin is cut off"),
+            (lambda file: file.write_bytes(b""), "test", r"test_batch\.bin is cut off"),
+            (lambda file: file.unlink(), "test", r"holds no test_batch\.bin or test\.bin"),
+            (lambda file: None, "validation", "not 'validation'"),
+        ],
+    )
+    def test_what_is_wrong_is_one_sentence(self, cifar10, change, split, message):
+        change(cifar10 / "test_batch.bin")
+        with pytest.raises(ValueError, match=message):
+            opened(cifar10, split=split)
+
+    def test_the_pickles_of_the_python_version_are_not_opened(self, tmp_path):
+        (tmp_path / "data_batch_1").write_bytes(b"cos\nsystem\n(S'exit 1'\ntR.")
+        with pytest.raises(ValueError, match=r"holds Python pickles, .* take CIFAR's binary version"):
+            opened(tmp_path)
+
+
+def test_classes_give_a_folder_its_labels(folder, tmp_path):
+    (tmp_path / "classes.txt").write_text("x\nb\n")
+    images = open_images(folder, classes=str(tmp_path / "classes.txt"))
+    assert images.labels.tolist() == [1, 1]
+    data = corrupted(images=str(folder), classes=str(tmp_path / "classes.txt"), domains=["clean"])
+    assert data.labels("clean").tolist() == [1, 1]
+
+
+def test_classes_for_arrays_are_refused(tmp_path):
+    save(tmp_path / "x.npz")
+    with pytest.raises(ValueError, match=r"dataset\.classes is for folders"):
+        open_images(tmp_path / "x.npz", classes="imagenet")
+
+
 def test_a_digest_changes_with_labels_and_with_images(tmp_path):
     def digest_of(**change):
         save(tmp_path / "x.npz", **change)

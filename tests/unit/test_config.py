@@ -66,6 +66,10 @@ def sentence(*words: str) -> str:
         (["dataset=shapes_c_validation"], "dataset", "split", "validation"),
         (["dataset=corrupted", "dataset.images=here.npz"], "dataset", "images", "here.npz"),
         (["dataset=corrupted", "dataset.images=a", "dataset.image_size=64"], "dataset", "image_size", 64),
+        (["dataset=imagenet_c", "dataset.subset=robustbench"], "dataset", "subset", "robustbench"),
+        (["dataset=cifar100_c", "dataset.severity=3"], "dataset", "severity", 3),
+        (["dataset=image_folder", "dataset.domains=[photo,sketch]"], "dataset", "domains", ["photo", "sketch"]),
+        (["dataset=packed", "dataset.domains=fog"], "dataset", "domains", "fog"),
         (["model=local", "model.checkpoint=w.pth", "model.config=w.yaml"], "model", "checkpoint", "w.pth"),
         (["dataset=shapes_c", "model=timm", "model.name=vit_x.y"], "model", "name", "vit_x.y"),
         (["model.mean=[0,0,0]"], "model", "mean", [0, 0, 0]),
@@ -137,6 +141,7 @@ def test_the_stream_of_a_run_is_the_stream_that_is_shown():
         (["dataset.severity=6"], ["dataset.severity", "6"]),
         (["dataset.num_images=0"], ["dataset.num_images", "0"]),
         (["dataset.split=train"], ["dataset.split", "'train'"]),
+        (["dataset=shapes_c", "dataset.resize=256"], ["'dataset.resize'"]),
         (["setting.delta=-1"], ["delta", "-1"]),
         (["setting.batch_size=0"], ["batch_size", "0"]),
         (["setting.order=foo"], ["'foo'", "standard"]),
@@ -159,6 +164,20 @@ def test_the_stream_of_a_run_is_the_stream_that_is_shown():
 def test_a_wrong_word_is_one_sentence_that_names_it(words, parts):
     message = sentence(*words)
     assert [part for part in parts if part not in message] == []
+
+
+@pytest.mark.parametrize(
+    ("word", "parts"),
+    [
+        ("dataset.on_bad_image=ignore", ["dataset.on_bad_image", "fail, skip", "'ignore'"]),
+        ("dataset.interpolation=nearest", ["dataset.interpolation", "bilinear, bicubic", "'nearest'"]),
+        ("dataset.image_size=large", ["dataset.image_size", "'large'"]),
+    ],
+)
+def test_a_wrong_word_about_image_files_names_the_right_ones(word, parts):
+    with pytest.raises(ConfigError) as caught:
+        compose_run(["dataset=imagenet_c", word])
+    assert [part for part in parts if part not in str(caught.value)] == []
 
 
 def test_a_data_set_without_a_path_asks_for_it():

@@ -8,6 +8,7 @@ import torch
 
 import tta_bench as tta
 from tta_bench.data import StreamDataModule, schedule_for
+from tta_bench.data.datamodule import enlarge
 from tta_bench.domains.corrupted import shapes_c
 from tta_bench.types import SourceNeed, StreamBatch
 
@@ -70,12 +71,38 @@ def test_images_of_several_sizes_name_the_remedy():
         next(iter(module.test_dataloader()))
 
 
+class TestSmallImages:
+    def test_are_enlarged_bilinearly_with_corners_not_aligned(self):
+        two = torch.tensor([[0.0, 1.0], [0.0, 1.0]]).expand(1, 3, 2, 2)
+        row = torch.tensor([0.0, 0.25, 0.75, 1.0])  # centres at -1/4, 1/4, 3/4, 5/4 of the small pixels
+        torch.testing.assert_close(enlarge(two, 4), row.expand(1, 3, 4, 4))
+
+    def test_of_the_stream_and_of_the_source_reach_the_size_of_the_model(self, domains):
+        schedule = schedule_for(domains, "csc", batch_size=5)
+        module = StreamDataModule(domains, schedule, image_size=96)
+        sent = next(iter(module.test_dataloader()))
+        arrived = module.on_after_batch_transfer(sent, 0)
+        assert (sent.images.shape, arrived.images.shape) == ((5, 3, 64, 64), (5, 3, 96, 96))
+        torch.testing.assert_close(arrived.images, enlarge(sent.images / 255, 96))
+        assert next(iter(module.source_dataloader(SourceNeed.UNLABELED, batch_size=2))).shape == (2, 3, 96, 96)
+
+    def test_of_the_right_size_are_left_alone(self):
+        images = torch.rand(1, 3, 4, 4)
+        assert enlarge(images, 4) is images
+        assert enlarge(images, None) is images
+
+    @pytest.mark.parametrize("shape", [(1, 3, 5, 5), (1, 3, 3, 2)])
+    def test_larger_ones_and_rectangles_name_the_remedy(self, shape):
+        with pytest.raises(ValueError, match=r"do not fit a model of 4x4: set dataset\.image_size=4"):
+            enlarge(torch.rand(shape), 4)
+
+
 class TestSourceImages:
     def test_come_each_once_in_an_order_of_the_seed(self, domains):
         module = module_for(domains)
-        batches = list(module.source_dataloader(SourceNeed.LABELED, batch_size=300))
-        assert [len(images) for images, _ in batches] == [300, 300, 300, 100]
-        order = np.random.default_rng(3).permutation(1000)
+        batches = list(module.source_dataloader(SourceNeed.LABELED, batch_size=1300))
+        assert [len(images) for images, _ in batches] == [1300, 1300, 1300, 100]
+        order = np.random.default_rng(3).permutation(4000)
         np.testing.assert_array_equal(torch.cat([labels for _, labels in batches]), order % 10)
         expected = torch.from_numpy(domains.source_images()[int(order[0])]).permute(2, 0, 1) / 255
         torch.testing.assert_close(batches[0][0][0], expected)

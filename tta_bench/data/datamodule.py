@@ -8,6 +8,7 @@ from typing import Any
 import lightning.pytorch as L
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -38,35 +39,49 @@ class _StreamDataset(Dataset[StreamBatch]):
 class StreamDataModule(L.LightningDataModule):
     """Shows the images of ``domains`` in the order of ``schedule``; one batch of the loader is one step.
 
-    Images travel as uint8 and become floats in [0, 1] on the device.
+    Images travel as uint8; on the device they become floats in [0, 1] and, if the model takes larger ones, as large as
+    it takes them, before a method sees or augments them.
 
     Args:
         domains: Where the images come from.
         schedule: What arrives when; domains are looked up by name.
         num_workers: Loader processes; their number never changes the order.
         seed: Seed of the order of the source images.
+        image_size: Side of the square images that the model takes; smaller ones are enlarged. None leaves all as
+            they are.
 
     Attributes:
         start: The step at which the loader starts; steps keep their numbers.
     """
 
-    def __init__(self, domains: DomainSource, schedule: Schedule, *, num_workers: int = 0, seed: int = 0) -> None:
+    def __init__(
+        self,
+        domains: DomainSource,
+        schedule: Schedule,
+        *,
+        num_workers: int = 0,
+        seed: int = 0,
+        image_size: int | None = None,
+    ) -> None:
         super().__init__()
         self.domains, self.schedule, self.num_workers, self.seed = domains, schedule, num_workers, seed
+        self.image_size = image_size
         self.start = 0
 
     def test_dataloader(self) -> DataLoader[StreamBatch]:
         """The stream, in order."""
         dataset, steps = _StreamDataset(self.domains, self.schedule), range(self.start, len(self.schedule))
-        return DataLoader(dataset, batch_size=None, sampler=steps, num_workers=self.num_workers)
+        cuda = self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
+        return DataLoader(dataset, batch_size=None, sampler=steps, num_workers=self.num_workers, pin_memory=cuda)
 
     def source_dataloader(self, need: SourceNeed, batch_size: int = 64) -> SourceBatches:
         """Source images (B, C, H, W) in [0, 1] in random order, with labels (B,) if ``need`` asks for them."""
-        return SourceBatches(self.domains.source_images(), need is SourceNeed.LABELED, batch_size, self.seed)
+        labeled = need is SourceNeed.LABELED
+        return SourceBatches(self.domains.source_images(), labeled, batch_size, self.seed, self.image_size)
 
     def on_after_batch_transfer(self, batch: StreamBatch, dataloader_idx: int) -> StreamBatch:
-        """Bytes to floats, on the device."""
-        return batch._replace(images=_to_unit(batch.images))
+        """Bytes to floats of the model's size, on the device."""
+        return batch._replace(images=enlarge(_to_unit(batch.images), self.image_size))
 
 
 class SourceBatches:
@@ -77,10 +92,13 @@ class SourceBatches:
         labeled: Whether labels come with them.
         batch_size: Images per batch; the last may be shorter.
         seed: Seed of the orders.
+        image_size: As for ``StreamDataModule``.
     """
 
-    def __init__(self, clean: CleanImages, labeled: bool, batch_size: int, seed: int) -> None:
-        self.clean, self.labeled, self.batch_size = clean, labeled, batch_size
+    def __init__(
+        self, clean: CleanImages, labeled: bool, batch_size: int, seed: int, image_size: int | None = None
+    ) -> None:
+        self.clean, self.labeled, self.batch_size, self.image_size = clean, labeled, batch_size, image_size
         self.rng = np.random.default_rng(seed)
 
     def __len__(self) -> int:
@@ -89,7 +107,7 @@ class SourceBatches:
     def __iter__(self) -> Iterator[Any]:
         order = self.rng.permutation(len(self.clean))
         for rows in np.split(order, range(self.batch_size, len(order), self.batch_size)):
-            images = _to_unit(_to_tensor([self.clean[int(i)] for i in rows]))
+            images = enlarge(_to_unit(_to_tensor([self.clean[int(i)] for i in rows])), self.image_size)
             yield (images, torch.from_numpy(self.clean.labels[rows])) if self.labeled else images
 
 
@@ -103,11 +121,30 @@ def _to_tensor(images: list[np.ndarray]) -> Tensor:
     if len(sizes) > 1:
         a, b = sorted(sizes)[:2]
         raise ValueError(f"images of {a[0]}x{a[1]} and {b[0]}x{b[1]} pixels in one stream: set dataset.image_size")
-    return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
+    return torch.from_numpy(np.ascontiguousarray(np.stack(images).transpose(0, 3, 1, 2)))
 
 
 def _to_unit(images: Tensor) -> Tensor:
-    return images.float() / 255
+    return images.float().div_(255)
+
+
+def enlarge(images: Tensor, size: int | None) -> Tensor:
+    """Bring smaller square images (B, C, H, W) to (B, C, size, size): bilinear, corners not aligned.
+
+    Raises:
+        ValueError: If they are larger, or not square.
+
+    Source: what the released ViT code for CIFAR-C does from 32 to 384 pixels (Yangsenqiao/vida, ``cifar/``).
+    """
+    height, width = images.shape[-2:]
+    if size is None or height == width == size:
+        return images
+    if height != width or height > size:
+        raise ValueError(
+            f"images of {height}x{width} pixels do not fit a model of {size}x{size}: set dataset.image_size={size}, "
+            "or choose another model"
+        )
+    return F.interpolate(images, (size, size), mode="bilinear", align_corners=False)
 
 
 def schedule_for(

@@ -1,4 +1,4 @@
-"""Clean labelled images on disk: an array file or a folder of class folders."""
+"""Clean labelled images on disk: an array file, a folder of class folders, or CIFAR as it was published."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm")
+from tta_bench.domains.cifar_binary import CifarBinary, is_cifar_binary
+from tta_bench.domains.image_files import Crop, open_folder
 
 
 class CleanImages(Protocol):
@@ -103,76 +103,50 @@ def _read_npz(path: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
         )
 
 
-class FolderImages:
-    """Images in a folder of class folders; classes are numbered in the order of their names.
+def open_images(
+    path: str | Path,
+    labels: str | Path | None = None,
+    *,
+    split: str = "test",
+    image_size: int | None = None,
+    classes: str | None = None,
+) -> CleanImages:
+    """Open what a user points at.
 
     Args:
-        folder: Holds one folder per class. Hidden files and folders are ignored.
-        image_size: Side S of the square images: the shorter side is resized to S / 0.875, the centre is cut out.
-            None keeps the files as they are; they must then have one size.
-
-    Raises:
-        ValueError: If there is no class folder or no image.
-    """
-
-    def __init__(self, folder: Path, image_size: int | None = None) -> None:
-        self.image_size = image_size
-        names = sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
-        if not names:
-            raise ValueError(f"{folder} holds no class folders")
-        found = [(path, i) for i, name in enumerate(names) for path in _images_in(folder / name)]
-        if not found:
-            raise ValueError(f"{folder} holds no images ({', '.join(IMAGE_SUFFIXES)}) in its class folders")
-        self.paths = [path for path, _ in found]
-        self.labels = np.array([i for _, i in found], dtype=np.int64)
-        self.folder, self.num_classes = folder, len(names)
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        path = self.paths[index]
-        try:
-            with Image.open(path) as file:
-                image = file.convert("RGB")
-        except (UnidentifiedImageError, OSError) as error:
-            raise ValueError(f"{path} is not a readable image: remove or replace it") from error
-        return np.asarray(_resize_and_crop(image, self.image_size) if self.image_size else image)
-
-    def describe(self) -> str:
-        """Folder name, numbers of classes and images, and the size they are cut to."""
-        size = f"resized to {self.image_size}" if self.image_size else "as they are"
-        return f"{self.folder.name} ({self.num_classes} classes, {len(self)} images, {size})"
-
-
-def _images_in(folder: Path) -> list[Path]:
-    found = (p for p in folder.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES and not p.name.startswith("."))
-    return sorted(found, key=lambda path: path.name)
-
-
-def _resize_and_crop(image: Image.Image, size: int) -> Image.Image:
-    scale = round(size / 0.875) / min(image.size)
-    image = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BICUBIC)
-    left, top = (image.width - size) // 2, (image.height - size) // 2
-    return image.crop((left, top, left + size, top + size))
-
-
-def open_images(path: str | Path, labels: str | Path | None, *, split: str, image_size: int | None) -> CleanImages:
-    """Open what a user points at: a folder of class folders, a ``.npz`` file, or a ``.npy`` file with labels.
+        path: A folder of class folders, the folder of CIFAR's binary version, a ``.npz`` file, or a ``.npy`` file.
+        labels: The ``.npy`` file of labels beside a ``.npy`` file of images.
+        split: Which part of a ``.npz`` file or of CIFAR.
+        image_size: Side S of the square that images of class folders are cut to, after their shorter side was resized
+            to S / 0.875 (224 from 256, as for the clean images of ImageNet-C). None keeps them as they are.
+        classes: The labels of class folders, as described at ``label_map``.
 
     Raises:
         FileNotFoundError: If a path does not exist.
-        ValueError: If what is there is none of the three.
+        ValueError: If what is there is none of these.
     """
     path = Path(path).expanduser()
     label_path = Path(labels).expanduser() if labels else None
     for needed in (path, label_path):
         if needed is not None and not needed.exists():
             raise FileNotFoundError(f"there is nothing at {needed}")
+    if path.is_dir() and not is_cifar_binary(path):
+        _refuse_pickles(path)
+        return open_folder(path, classes, Crop(image_size, image_size and round(image_size / 0.875)))
+    for key, value in (("image_size", image_size), ("classes", classes)):
+        if value is not None:
+            raise ValueError(f"dataset.{key} is for folders of images, and {path} is none: remove it")
     if path.is_dir():
-        return FolderImages(path, image_size)
-    if image_size is not None:
-        raise ValueError(f"dataset.image_size is for folders of images, and {path} is none: remove it")
+        return CifarBinary(path, split)
     if path.suffix in (".npz", ".npy"):
         return ArrayImages(path, label_path, split=split)
     raise ValueError(f"{path} must be a folder of class folders, a .npz file, or a .npy file with dataset.labels")
+
+
+def _refuse_pickles(folder: Path) -> None:
+    """CIFAR's Python version is read by running what is in it, so it is not read."""
+    if any((folder / name).is_file() for name in ("data_batch_1", "test_batch", "train", "test")):
+        raise ValueError(
+            f"{folder} holds Python pickles, which can run code when they are read: take CIFAR's binary version, "
+            "a .npz file or class folders"
+        )

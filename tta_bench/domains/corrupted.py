@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
+from tta_bench.domains.cifar_binary import is_cifar_binary
 from tta_bench.domains.clean import CleanImages, digest, open_images
-from tta_bench.domains.corruptions import (
-    COMMON,
-    CORRUPTIONS,
-    GROUPS,
-    VALIDATION,
-    corrupt,
-    load_frost_textures,
-)
+from tta_bench.domains.corruption_names import check_severity, corruption_and_severity, domain_names
+from tta_bench.domains.corruptions import corrupt, load_frost_textures
 from tta_bench.domains.shapes import ShapesImages
-
-SETS = {"common": COMMON, "validation": VALIDATION}
 
 
 class DomainSource(Protocol):
@@ -87,10 +79,9 @@ class CorruptedImages:
             raise ValueError(
                 f"dataset.num_images must be in 1..{len(clean)}, the number of clean images; got {num_images}"
             )
-        if severity not in range(1, 6):
-            raise ValueError(f"dataset.severity must be 1, 2, 3, 4 or 5, got {severity}")
+        check_severity(severity)
         self.name, self.clean, self._source = name, clean, source
-        self.domains = _domain_names(domains)
+        self.domains = domain_names(domains)
         self.severity, self.family, self.seed = severity, family, seed
         self.num_images = num_images or len(clean)
         self.frost_folder = frost_folder
@@ -104,12 +95,11 @@ class CorruptedImages:
     def load(self, domain: str, index: int) -> np.ndarray:
         """Image ``index`` of ``domain``: (H, W, 3) uint8, RGB."""
         image = self.clean[index]
-        corruption, _, severity = domain.partition("/")
+        corruption, severity = corruption_and_severity(domain, self.severity)
         if corruption == "clean":
             return image
         rng = np.random.default_rng([self.seed, zlib.crc32(domain.encode()), index])
-        chosen = int(severity) if severity else self.severity
-        return corrupt(image, corruption, chosen, family=self.family, rng=rng, frost_textures=self._frost)
+        return corrupt(image, corruption, severity, family=self.family, rng=rng, frost_textures=self._frost)
 
     def describe(self) -> dict[str, Any]:
         """Clean images and corruptions."""
@@ -132,21 +122,6 @@ class CorruptedImages:
         if self._source is None:
             raise ValueError(f"this method needs source images, and {self.name} has none: set dataset.source_images")
         return self._source
-
-
-def _domain_names(domains: str | Sequence[str]) -> tuple[str, ...]:
-    names = SETS.get(domains, GROUPS.get(domains, (domains,))) if isinstance(domains, str) else tuple(domains)
-    known = [*CORRUPTIONS, "clean"]
-    if not names:
-        raise ValueError("dataset.domains is empty: name at least one corruption")
-    for name in names:
-        corruption, slash, severity = name.partition("/")
-        if slash and (severity not in ("1", "2", "3", "4", "5") or corruption == "clean"):
-            raise ValueError(f"{name!r} is not a corruption with a severity from 1 to 5, such as 'fog/3'")
-        if corruption not in known:
-            near = get_close_matches(corruption, [*known, *SETS, *GROUPS], n=1)
-            raise ValueError(f"unknown corruption {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
-    return tuple(names)
 
 
 def shapes_c(
@@ -187,6 +162,7 @@ def corrupted(
     source_labels: str | None = None,
     split: str = "test",
     source_split: str = "source",
+    classes: str | None = None,
     image_size: int | None = None,
     num_images: int | None = None,
     domains: str | list[str] = "common",
@@ -198,12 +174,15 @@ def corrupted(
     """Your own clean images, corrupted on the fly.
 
     Args:
-        images: A folder of class folders, a ``.npz`` file, or a ``.npy`` file.
+        images: A folder of class folders, the folder of CIFAR's binary version, a ``.npz`` file, or a ``.npy`` file.
         labels: The ``.npy`` file of labels beside a ``.npy`` file of images.
-        source_images: Images of the source domain, in the same formats; by default the ``.npz`` file's own.
+        source_images: Images of the source domain, in the same formats; by default those of the ``.npz`` file, or
+            CIFAR's training images.
         source_labels: The labels of a ``.npy`` file of source images.
         split: Which arrays of a ``.npz`` file the stream shows: ``<split>_images`` and ``<split>_labels``.
         source_split: The same for the source domain.
+        classes: What gives class folders their labels: ``imagenet`` for the 1000 WordNet ids, or the path of a list
+            of class names; None takes the order of the folders' names.
         image_size: Side of the square that images of a folder are resized and cut to.
         num_images: Use only the first images; None uses all.
         domains: ``common`` (the 15), ``validation`` (the 4), or a list of corruption names.
@@ -216,14 +195,20 @@ def corrupted(
         FileNotFoundError: If a path does not exist.
         ValueError: If a file or an argument is wrong; the message says what to do.
     """
-    clean = open_images(images, labels, split=split, image_size=image_size)
-    if source_images is None and Path(images).suffix == ".npz":
-        with np.load(Path(images).expanduser()) as file:
-            source_images = images if f"{source_split}_images" in file.files else None
+    clean = open_images(images, labels, split=split, image_size=image_size, classes=classes)
+    source_images = source_images or _own_source(Path(images).expanduser(), source_split)
     source = None
     if source_images is not None:
-        source = open_images(source_images, source_labels, split=source_split, image_size=image_size)
+        source = open_images(source_images, source_labels, split=source_split, image_size=image_size, classes=classes)
     return CorruptedImages(
         "corrupted", clean, source, domains=domains, severity=severity, family=family,
         num_images=num_images, frost_folder=frost_folder, seed=seed,
     )  # fmt: skip
+
+
+def _own_source(images: Path, split: str) -> str | None:
+    """The path itself if images of the source domain lie beside those of the stream."""
+    if images.suffix == ".npz":
+        with np.load(images) as file:
+            return str(images) if f"{split}_images" in file.files else None
+    return str(images) if images.is_dir() and is_cifar_binary(images) else None

@@ -11,10 +11,22 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from hydra_zen import builds
 
+from tta_bench.domains.cifar_c import cifar10_c, cifar100_c
 from tta_bench.domains.corrupted import corrupted, shapes_c
+from tta_bench.domains.image_folder import image_folder
+from tta_bench.domains.imagenet_c import imagenet_c
+from tta_bench.domains.packed import packed
 from tta_bench.streams import KINDS
 
-DATASETS: dict[str, Callable[..., Any]] = {"shapes_c": shapes_c, "corrupted": corrupted}
+DATASETS: dict[str, Callable[..., Any]] = {
+    "shapes_c": shapes_c,
+    "corrupted": corrupted,
+    "cifar10_c": cifar10_c,
+    "cifar100_c": cifar100_c,
+    "imagenet_c": imagenet_c,
+    "image_folder": image_folder,
+    "packed": packed,
+}
 
 
 def config_folder() -> Path:
