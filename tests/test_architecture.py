@@ -38,7 +38,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "methods": ({"functional", "models", "types"}, {"torch", "lightning"}),
     "data": ({"domains", "streams", "types"}, {"torch", "lightning", "numpy"}),
     "callbacks": ({"types", "records", "methods.base"}, {"torch", "lightning", "rich"}),
-    "report": ({"records"}, {"rich"}),
+    "report": ({"records"}, {"rich", "jinja2"}),
     "create": ({"methods", "models"}, set()),
     "testing": ({"data", "methods.base", "models", "types"}, {"torch", "lightning", "timm", "numpy"}),
     "engine": (
@@ -51,7 +51,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
 }
 # Slow to import, so these files import them inside a function only.
 LAZY = {"streams/timeline.py": {"matplotlib"}}
-METHODS_WITHOUT_ENTRY = {"__init__", "base"}
+METHODS_WITHOUT_ENTRY = {"__init__", "base", "warm_up"}
 
 
 class Import(NamedTuple):

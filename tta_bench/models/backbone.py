@@ -80,6 +80,7 @@ class Backbone(nn.Module):
         prompt_dim: Width of a prompt token, None if the network takes no prompts.
         num_classes: Number of scores K.
         patch_size: Side of a patch in pixels, None if there are no patches.
+        image_size: Side of the images in pixels, None if the network takes any.
         weights_sha256: Hash of the source weights, filled in by ``load_model``.
     """
 
@@ -87,6 +88,7 @@ class Backbone(nn.Module):
     num_classes: int
     prompt_dim: int | None = None
     patch_size: int | None = None
+    image_size: int | None = None
     weights_sha256: str = ""
 
     def __init__(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:

@@ -33,6 +33,7 @@ class ViTBackbone(Backbone):
         self.vit = vit
         self.feature_dim = self.prompt_dim = vit.embed_dim
         self.num_classes = vit.num_classes
+        self.image_size = vit.patch_embed.img_size[0]
         self.patch_size = vit.patch_embed.img_size[0] // vit.patch_embed.grid_size[0]  # hybrids too: their stride
 
     def _embed(self, images: Tensor) -> Tensor:

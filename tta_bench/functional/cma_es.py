@@ -1,0 +1,128 @@
+"""CMA-ES: minimise a function from the ranks of its values at random points."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class SearchState(NamedTuple):
+    """A normal distribution N(mean, step_size^2 covariance) in n dimensions and the paths of its mean, in float64."""
+
+    mean: Tensor  # (n,)
+    step_size: Tensor  # ()
+    covariance: Tensor  # (n, n)
+    path_step: Tensor  # (n,), in coordinates in which the distribution is a sphere
+    path_covariance: Tensor  # (n,)
+    generation: Tensor  # ()
+
+
+class Rates(NamedTuple):
+    """Constants of the search, from the number of dimensions and the size of a population."""
+
+    weights: Tensor  # (mu,) of the best points, in order; they sum to one
+    effective: float  # variance-effective number of selected points
+    step: float  # share of the new in path_step
+    damping: float  # of the step size
+    path: float  # share of the new in path_covariance
+    rank_one: float  # share of path_covariance in the covariance
+    rank_mu: float  # share of the selected points in the covariance
+
+
+def initial_search(mean: Tensor, step_size: float = 1.0) -> SearchState:
+    """A sphere of standard deviation ``step_size`` around ``mean`` (n,)."""
+    mean, n = mean.double(), len(mean)
+    nothing, eye = torch.zeros_like(mean), torch.eye(n, dtype=torch.float64, device=mean.device)
+    return SearchState(mean, mean.new_tensor(step_size), eye, nothing, nothing, mean.new_zeros(()))
+
+
+def default_population(n: int) -> int:
+    """Number of points per generation in n dimensions.
+
+    Example:
+        >>> default_population(3 * 768)
+        27
+    """
+    return 4 + int(3 * math.log(n))
+
+
+def rates(n: int, population: int) -> Rates:
+    """The constants recommended for n dimensions and ``population`` >= 4 points per generation.
+
+    Source: Hansen, arXiv:1604.00772, Table 1, without the negative weights.
+    """
+    ranks = torch.arange(1, population // 2 + 1, dtype=torch.float64)
+    weights = math.log((population + 1) / 2) - ranks.log()
+    weights /= weights.sum()
+    mu = 1 / float(weights.square().sum())
+    step = (mu + 2) / (n + mu + 5)
+    rank_one = 2 / ((n + 1.3) ** 2 + mu)
+    return Rates(
+        weights=weights,
+        effective=mu,
+        step=step,
+        damping=1 + 2 * max(0.0, math.sqrt((mu - 1) / (n + 1)) - 1) + step,
+        path=(4 + mu / n) / (n + 4 + 2 * mu / n),
+        rank_one=rank_one,
+        rank_mu=min(1 - rank_one, 2 * (1 / 4 + mu + 1 / mu - 2) / ((n + 2) ** 2 + mu)),
+    )
+
+
+def sample(search: SearchState, noise: Tensor) -> Tensor:
+    """Points of the distribution from standard normal ``noise``, both (population, n)."""
+    return search.mean + search.step_size * noise @ torch.linalg.cholesky(search.covariance).T
+
+
+def evolve(search: SearchState, points: Tensor, values: Tensor, population: int) -> SearchState:
+    """Move the distribution to where the values are smallest. Only their order matters.
+
+    Args:
+        search: The distribution that gave the points.
+        points: (population + M, n); the last M may come from elsewhere, and count as if they lay no farther out than
+            the distribution reaches.
+        values: (population + M,), to be minimised.
+        population: Number of points drawn by ``sample``, at least 4.
+
+    Returns:
+        The next generation's distribution.
+
+    Source: Hansen, arXiv:1604.00772, Fig. 6, with a Cholesky factor for the square root of the covariance (Krause
+    et al., NeurIPS 2016); foreign points: Hansen, arXiv:1110.4181.
+    """
+    n, r = len(search.mean), rates(len(search.mean), population)
+    factor = torch.linalg.cholesky(search.covariance)
+    deviations = (points - search.mean) / search.step_size
+    spheric = torch.linalg.solve_triangular(factor, deviations.T, upper=False).T
+    length = torch.linalg.vector_norm(spheric, dim=1)
+    length[:population] = 0  # these are never too far out
+    shrink = ((math.sqrt(n) + 2 * n / (n + 2)) / length).clamp(max=1)[:, None]
+    best = values.argsort(stable=True)[: len(r.weights)]
+    weights = r.weights.to(points.device)
+    selected = (deviations * shrink)[best]
+    move = weights @ selected
+
+    path_step = _follow(search.path_step, weights @ (spheric * shrink)[best], r.step, r.effective)
+    expected = math.sqrt(n) * (1 - 1 / (4 * n) + 1 / (21 * n**2))  # length of a standard normal vector
+    relative = torch.linalg.vector_norm(path_step) / expected
+    started = (1 - (1 - r.step) ** (2 * (search.generation + 1))).sqrt()
+    calm = (relative / started < 1.4 + 2 / (n + 1)).to(points.dtype)  # else the step size must grow first
+
+    path = _follow(search.path_covariance, calm * move, r.path, r.effective)
+    kept = 1 - r.rank_one * (1 - (1 - calm) * r.path * (2 - r.path)) - r.rank_mu
+    rank_mu = selected.T @ (weights[:, None] * selected)
+    return SearchState(
+        mean=search.mean + search.step_size * move,
+        step_size=search.step_size * ((relative - 1) * r.step / r.damping).exp(),
+        covariance=kept * search.covariance + r.rank_one * path.outer(path) + r.rank_mu * rank_mu,
+        path_step=path_step,
+        path_covariance=path,
+        generation=search.generation + 1,
+    )
+
+
+def _follow(path: Tensor, move: Tensor, share: float, effective: float) -> Tensor:
+    """Add a move to a path so that, under random selection, the path stays a standard normal vector."""
+    return (1 - share) * path + math.sqrt(share * (2 - share) * effective) * move

@@ -1,0 +1,110 @@
+"""Intersection over union of whole data sets, and predictions from several views of an image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tta_bench.functional.entropy import at_least_float32
+
+IGNORE = 255  # the label of pixels that do not count
+
+
+def confusion_matrix(predicted: Tensor, labels: Tensor, num_classes: int, ignore: int = IGNORE) -> Tensor:
+    """Count pixels by label and prediction; the counts of several images are added.
+
+    Args:
+        predicted: Classes (...) int64.
+        labels: Classes of the same shape, of any integer type.
+        num_classes: K.
+        ignore: Label of pixels that do not count.
+
+    Returns:
+        (K, K) int64: rows are labels, columns are predictions.
+
+    Raises:
+        ValueError: If a label is neither a class nor ``ignore``.
+
+    Example:
+        >>> confusion_matrix(torch.tensor([0, 1, 1, 0]), torch.tensor([0, 1, 0, 255]), 2)
+        tensor([[1, 1],
+                [0, 1]])
+    """
+    counted = labels != ignore
+    rows, columns = labels[counted].long(), predicted[counted]
+    counts = torch.bincount(rows * num_classes + columns, minlength=num_classes**2)
+    if len(counts) > num_classes**2:
+        raise ValueError(f"a label is {int(rows.max())}, where classes go to {num_classes - 1} and {ignore} is ignored")
+    return counts.view(num_classes, num_classes)
+
+
+def intersection_over_union(confusion: Tensor) -> Tensor:
+    """IoU of each class, in [0, 1]: pixels that are and were called this class, over those that are or were.
+
+    Args:
+        confusion: Counts (..., K, K) of a whole data set; a mean over images is something else.
+
+    Returns:
+        (..., K) float64; nan for a class that no pixel has and no pixel was called.
+
+    Source: PASCAL VOC (Everingham et al., IJCV 2010), Sec. 4.4; which classes are absent as in mmsegmentation.
+
+    Example:
+        >>> intersection_over_union(torch.tensor([[2, 0, 0], [1, 1, 0], [0, 0, 0]]))
+        tensor([0.6667, 0.5000,    nan], dtype=torch.float64)
+    """
+    both = confusion.diagonal(dim1=-2, dim2=-1).double()
+    either = confusion.sum(-1) + confusion.sum(-2) - both
+    return both / either
+
+
+def mean_iou(confusion: Tensor) -> Tensor:
+    """Mean IoU (...) over the classes that are there, in [0, 1]; nan if there is none.
+
+    Args:
+        confusion: Counts (..., K, K) of a whole data set.
+    """
+    return intersection_over_union(confusion).nanmean(dim=-1)
+
+
+def resized(scores: Tensor, size: tuple[int, int]) -> Tensor:
+    """Scores (B, K, h, w) -> (B, K, H, W): bilinear, corners not aligned."""
+    return scores if scores.shape[-2:] == size else F.interpolate(scores, size, mode="bilinear", align_corners=False)
+
+
+def multi_view_probabilities(
+    network: Callable[[Tensor], Tensor],
+    images: Tensor,
+    scales: Iterable[float],
+    *,
+    flips: bool = True,
+    size: tuple[int, int] | None = None,
+) -> Tensor:
+    """Mean of the class probabilities that a network gives to resized and mirrored views of the images.
+
+    Args:
+        network: Images (B, C, h, w) -> logits (B, K, h, w).
+        images: (B, C, H, W).
+        scales: Factors of height and width.
+        flips: Whether every view is also shown mirrored.
+        size: Height and width at which views meet; None takes those of the images.
+
+    Returns:
+        (B, K, *size), at least float32.
+
+    Source: CoTTA (Wang et al., CVPR 2022), segmentation code: factors 0.5, 0.75, ... 2, mirrored, 14 views.
+    """
+    height, width = images.shape[-2:]
+    total, views = torch.zeros((), device=images.device), 0
+    for scale in scales:
+        view = resized(images, (int(height * scale + 0.5), int(width * scale + 0.5)))  # rounded as mmcv does
+        for mirrored in (False, True)[: 1 + flips]:
+            logits = network(view.flip(-1) if mirrored else view)
+            logits = resized(at_least_float32(logits), size or (height, width))  # softmax follows the resizing
+            probabilities = logits.softmax(dim=1)
+            total = total + (probabilities.flip(-1) if mirrored else probabilities)
+            views += 1
+    return total / views

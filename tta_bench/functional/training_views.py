@@ -1,0 +1,78 @@
+"""Augmented source images, as classifiers are trained on them: drawn anew for every image."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+import torchvision.transforms.v2.functional as F
+from torch import Tensor
+
+ASPECT = 4 / 3  # of a crop, at most, either way
+JITTER = 0.4  # brightness, contrast and saturation change by a factor of at most 1 -/+ this
+HUE = 0.1  # share of the colour circle
+BLUR = (0.1, 2.0)  # standard deviation in pixels
+
+
+def training_view(
+    images: Tensor,
+    rng: torch.Generator,
+    *,
+    crop: float = 1.0,
+    jitter: float = 0.0,
+    grey: float = 0.0,
+    blur: float = 0.0,
+) -> Tensor:
+    """Random crops resized to the old size, mirrored half of the time, with some of the colours changed.
+
+    What befalls an image is drawn for each; how strong jitter and blur are is shared by the batch.
+
+    Args:
+        images: (B, 3, H, W) in [0, 1].
+        rng: Generator on the CPU.
+        crop: Smallest share of the area that is kept; 1 keeps the whole image.
+        jitter: Probability of another brightness, contrast, saturation and hue.
+        grey: Probability of losing the colours.
+        blur: Probability of a Gaussian blur.
+
+    Returns:
+        (B, 3, H, W) in [0, 1].
+
+    Source: the crops of GoogLeNet (Szegedy et al., CVPR 2015); the colours of SimCLR (Chen et al., ICML 2020), App. A.
+    """
+
+    def uniform(low: float, high: float, count: int = 1) -> Tensor:
+        return low + (high - low) * torch.rand(count, generator=rng)
+
+    def some(probability: float, change: Callable[[Tensor], Tensor]) -> Tensor:
+        chosen = torch.rand(len(images), generator=rng) < probability
+        return torch.where(chosen.to(images.device)[:, None, None, None], change(images), images)
+
+    if crop < 1:
+        area, aspect = uniform(crop, 1, len(images)), uniform(-1, 1, len(images)) * math.log(ASPECT)
+        sides = torch.stack([(area * aspect.exp()).sqrt(), (area / aspect.exp()).sqrt()], dim=1).clamp(max=1)
+        images = _cropped(images, sides, (1 - sides) * uniform(-1, 1, sides.numel()).view_as(sides))
+    images = some(0.5, F.horizontal_flip)
+    if jitter > 0:
+        brightness, contrast, saturation = uniform(1 - JITTER, 1 + JITTER, 3).tolist()
+        hue = float(uniform(-HUE, HUE))
+        images = some(jitter, lambda x: _jittered(x, brightness, contrast, saturation, hue))
+    if grey > 0:
+        images = some(grey, lambda x: F.rgb_to_grayscale(x, num_output_channels=3))
+    if blur > 0:
+        sigma = float(uniform(*BLUR))
+        images = some(blur, lambda x: F.gaussian_blur(x, [5, 5], [sigma]))
+    return images
+
+
+def _cropped(images: Tensor, sides: Tensor, centres: Tensor) -> Tensor:
+    """Windows with ``sides`` and ``centres`` (B, 2), x before y, in units of half an image, at the old size."""
+    theta = torch.cat([torch.diag_embed(sides), centres[..., None]], dim=2).to(images)  # (B, 2, 3)
+    grid = torch.nn.functional.affine_grid(theta, list(images.shape), align_corners=False)
+    return torch.nn.functional.grid_sample(images, grid, padding_mode="border", align_corners=False)
+
+
+def _jittered(images: Tensor, brightness: float, contrast: float, saturation: float, hue: float) -> Tensor:
+    images = F.adjust_contrast(F.adjust_brightness(images, brightness), contrast)
+    return F.adjust_hue(F.adjust_saturation(images, saturation), hue)
