@@ -103,6 +103,7 @@ def test_the_patch_size_is_the_stride_of_the_tokens(vit, patch_size, tokens):
     backbone = ViTBackbone(network, MEAN, STD)
     size = network.patch_embed.img_size[0]
     assert backbone.patch_size == patch_size
+    assert backbone.image_size == size
     assert backbone.embed(torch.rand(1, 3, size, size)).tokens.shape[1] == tokens
 
 
