@@ -15,7 +15,7 @@ from tta_bench.types import PredictionTiming
 # Settings that make a method quick enough to be checked, and every branch of it reached.
 FAST = {
     "bdg": {"lr": 0.01, "threshold_momentum": 0.5, "alignment": 0.1},
-    "cmae": {"lr": 0.001, "restore": 0.1},
+    "cmae": {"lr": 0.001, "restore_probability": 0.1},
     "cotta": {"threshold": 0.9, "num_views": 3, "restore_probability": 0.05},
     "dept": {"warmup_steps": 3, "stages": 2, "prompt_length": 2, "head_width": 16, "neighbors": 3, "memory_size": 20},
     "deyo": {"lr": 0.01, "entropy_margin": 0.41, "plpd_threshold": 0.05},

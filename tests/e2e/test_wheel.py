@@ -47,14 +47,16 @@ def test_the_wheel_holds_the_package_its_weights_and_its_configurations(wheel):
     package = {
         str(path.relative_to(ROOT))
         for path in ROOT.joinpath("tta_bench").rglob("*")
-        if path.is_file() and path.suffix in (".py", ".typed", ".safetensors", ".yaml")
+        if path.is_file() and path.suffix in (".py", ".typed", ".safetensors", ".yaml", ".j2", ".css", ".js", ".txt")
     }
     configs = {f"tta_bench/{path.relative_to(ROOT)}" for path in ROOT.joinpath("configs").rglob("*.yaml")}
     assert len(package) >= 50
+    tables = {f"tta_bench/paper/{path.name}" for path in ROOT.joinpath("benchmarks/paper").glob("*.yaml")}
     assert len(configs) >= 13
+    assert len(tables) >= 25
     assert "tta_bench/py.typed" in package
     assert any(name.startswith("tta_bench/models/weights/") for name in package)
-    assert package | configs <= names
+    assert package | configs | tables <= names
     assert {name.split("/")[0] for name in names} == {"tta_bench", f"tta_bench-{tta_bench.__version__}.dist-info"}
     assert f"tta_bench-{tta_bench.__version__}.dist-info/licenses/LICENSE" in names
 
@@ -71,6 +73,7 @@ def test_the_wheel_says_the_version_of_the_package(installed, tmp_path):
     [
         (["list", "settings"], "cdc_2d"),
         (["list", "methods"], "dpcore"),
+        (["reproduce", "components", "dataset=shapes_c", "--dry-run"], "method=dpcore_exp3"),
         (["stream", "show", "setting=csc", "dataset.num_images=64"], "gaussian_noise"),
         (["bench", "setting=csc", "dataset.num_images=20", "methods=[source,tent]", "logger=off"], "gain over source"),
     ],

@@ -103,8 +103,8 @@ def test_alignment_of_what_never_moved_changes_nothing():
 
 
 def test_the_teacher_follows_the_network_before_it_is_aligned():
-    built = method(lr=0.1, momentum=0.75, alignment=1.0, views="identity")
-    plain = method(lr=0.1, momentum=0.75, alignment=0.0, views="identity")
+    built = method(lr=0.1, teacher_momentum=0.75, alignment=1.0, views="identity")
+    plain = method(lr=0.1, teacher_momentum=0.75, alignment=0.0, views="identity")
     for each in (built, plain):
         each.forward_and_adapt(IMAGES)
     source = built.source.vit.head.weight
@@ -115,7 +115,7 @@ def test_the_teacher_follows_the_network_before_it_is_aligned():
 
 
 def test_prediction_is_the_teachers_before_the_update():
-    built = method(lr=0.1, momentum=0.5)
+    built = method(lr=0.1, teacher_momentum=0.5)
     for images in batches(2):
         with torch.no_grad():
             expected = built.teacher(images)

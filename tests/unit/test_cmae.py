@@ -94,7 +94,7 @@ def test_prediction_is_that_of_the_network_for_whole_images_before_the_update():
 
 @pytest.mark.parametrize("restore", [0.0, 1.0])
 def test_restoring_brings_the_network_back_but_not_what_was_added(restore):
-    built = method(lr=0.01, restore=restore)
+    built = method(lr=0.01, restore_probability=restore)
     added = [built.mask_token, *built.reconstruct.parameters()]
     before = [p.detach().clone() for p in added]
     built.forward_and_adapt(IMAGES)
@@ -104,14 +104,14 @@ def test_restoring_brings_the_network_back_but_not_what_was_added(restore):
 
 
 def test_a_part_of_the_weights_is_restored():
-    built = method(lr=0.01, restore=0.25)
+    built = method(lr=0.01, restore_probability=0.25)
     built.forward_and_adapt(IMAGES)
     back = [p == p0 for p, p0 in zip(built.adapted, built.initial_values(built.adapted), strict=True)]
     assert torch.cat([b.flatten() for b in back]).float().mean().item() == pytest.approx(0.25, abs=0.01)
 
 
 def test_adam_steps_the_network_and_what_was_added_by_their_own_rates():
-    built = method(lr=1e-3, lr_reconstruction=1e-2, restore=0.0)
+    built = method(lr=1e-3, lr_reconstruction=1e-2, restore_probability=0.0)
     built.forward_and_adapt(IMAGES)
     assert built.mask_token.abs().max().item() == pytest.approx(1e-2, rel=1e-3)  # Adam's first step: the rate
     moved = (built.backbone.vit.head.weight - built.initial_values([built.backbone.vit.head.weight])[0]).abs().max()
@@ -119,7 +119,7 @@ def test_adam_steps_the_network_and_what_was_added_by_their_own_rates():
 
 
 def test_steps_lower_the_loss(monkeypatch):
-    built = method(lr=1e-4, lr_reconstruction=1e-3, restore=0.0)
+    built = method(lr=1e-4, lr_reconstruction=1e-3, restore_probability=0.0)
     mask = built.choose_mask(IMAGES)
     monkeypatch.setattr(built, "choose_mask", lambda _: mask)
     losses = []

@@ -142,12 +142,13 @@ def test_a_pickled_object_is_never_executed(tmp_path, card):
         ("architecture: vit_tinny_patch16_224", "'vit_tinny_patch16_224'; did you mean 'vit_tiny_patch16_224'"),
         ("architecture: shapes_vitt", "did you mean 'shapes_vit'"),
         ("architecture: vit_tiny_patch16_224\nkwargs: {widht: 3}", "vit_tiny_patch16_224 refuses its kwargs.*'widht'"),
-        ("architecture: resnet18", "use a vit_"),
+        ("architecture: resnet18\nkwargs: {num_classes: 0}", "no linear classifier"),
     ],
 )
 def test_a_wrong_description_is_one_sentence(tmp_path, text, message):
     (tmp_path / "card.yaml").write_text(text)
-    torch.save(timm.create_model("resnet18").state_dict() if "resnet" in text else {}, tmp_path / "w.pth")
+    network = timm.create_model("resnet18", num_classes=0).state_dict() if "resnet" in text else {}
+    torch.save(network, tmp_path / "w.pth")
     with pytest.raises(ValueError, match=message) as caught:
         load_model(checkpoint=tmp_path / "w.pth", config=tmp_path / "card.yaml")
     assert "\n" not in str(caught.value)
@@ -214,3 +215,16 @@ def test_the_embedded_model_needs_no_network():
     backbone = load_model("shapes_vit")
     assert backbone(torch.rand(2, 3, 64, 64)).shape == (2, 10)
     assert len(backbone.weights_sha256) == 64
+
+
+def test_a_residual_network_is_a_backbone_without_prompts(tmp_path):
+    network = timm.create_model("resnet10t", num_classes=3).eval()
+    torch.save(network.state_dict(), tmp_path / "w.pth")
+    (tmp_path / "card.yaml").write_text("architecture: resnet10t\nkwargs: {num_classes: 3}\n")
+    backbone = load_model(checkpoint=tmp_path / "w.pth", config=tmp_path / "card.yaml")
+    images = torch.rand(2, 3, 64, 64)
+    assert (backbone.num_classes, backbone.prompt_dim, backbone.feature_dim) == (3, None, 512)
+    with torch.no_grad():
+        torch.testing.assert_close(backbone(images), network(images))
+    with pytest.raises(ValueError, match="ResNet takes no prompts; use a vit_"):
+        backbone.features(images, prompt=torch.zeros(1, 8))

@@ -40,7 +40,7 @@ def test_a_prompt_is_added_to_the_border_of_each_image():
 
 
 def test_prediction_is_that_of_the_teachers_prompts_before_the_update():
-    built = method(momentum=0.5, lr_specific=0.1, lr_agnostic=0.1)
+    built = method(teacher_momentum=0.5, lr_specific=0.1, lr_agnostic=0.1)
     for images in batches(3):
         with torch.no_grad():
             expected = built.backbone(built.prompted(images, built.teacher_specific + built.teacher_agnostic))
@@ -49,7 +49,7 @@ def test_prediction_is_that_of_the_teachers_prompts_before_the_update():
 
 
 def test_the_teachers_prompts_follow_the_students():
-    built = method(momentum=0.75)
+    built = method(teacher_momentum=0.75)
     built.forward_and_adapt(IMAGES)
     torch.testing.assert_close(built.teacher_specific, 0.25 * built.specific.detach())
     torch.testing.assert_close(built.teacher_agnostic, 0.25 * built.agnostic.detach())

@@ -25,7 +25,7 @@ INTRODUCTION = """\
 # Methods
 
 Made by `make docs` from the classes; a test keeps it so. *Prediction*: which of a batch's own updates its prediction
-has seen. *Sees of the source*: beyond the source weights; methods that saw **labels** had help that the others had not.
+has seen. *Sees of the source*: beyond the source weights; those that saw **labeled images** had help that the others had not.
 *Trainable* and *added* scalars: of a ViT-B/16 for 224 pixels and 1,000 classes (of a ResNet-50 for methods that need
 batch norm), before the stream; copies of the network, such as teachers, are not counted as added.
 """
@@ -61,11 +61,12 @@ def methods_markdown() -> str:
     lines = [INTRODUCTION, f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
     for name, cls in METHODS.items():
         facts = _facts(name, cls, _build(cls))
-        lines.append(f"| `{facts.name}` | {' | '.join(facts[1:])} |".replace(SourceNeed.LABELED.value, "**labels**"))
+        facts = facts._replace(source=f"**{facts.source}**" if cls.source_need is SourceNeed.LABELED else facts.source)
+        lines.append(f"| `{facts.name}` | {' | '.join(facts[1:])} |")
     lines += ["", "Configurations: " + ", ".join(f"`{name}` (of `{of}`)" for name, of in _variants()) + ".", ""]
     for name, cls in METHODS.items():
         lines += [f"## {name}", "", *_prose(cls), ""]
-    return "\n".join(lines).rstrip() + "\n"
+    return "\n".join(lines).replace("``", "`").rstrip() + "\n"
 
 
 def _facts(name: str, cls: type[TTAMethod], built: TTAMethod | None = None) -> Facts:

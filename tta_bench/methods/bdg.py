@@ -30,7 +30,7 @@ class BDG(TTAMethod):
         backbone: The source model.
         lr: Learning rate; that of CoTTA on ImageNet-C.
         optimizer: ``sgd`` (Nesterov, momentum 0.9) or ``adam`` (betas 0.9, 0.999), as CoTTA's on CIFAR.
-        momentum: Share of the old weights in the teacher's.
+        teacher_momentum: Share of the old weights in the teacher's.
         threshold_momentum: Share of the old in the global threshold and in the class frequencies.
         quantile: Quantile of a batch's confidences that the global threshold follows.
         diversity_momentum: Share of the old in the mean of past supervision.
@@ -67,7 +67,7 @@ class BDG(TTAMethod):
         *,
         lr: float = 1e-4,
         optimizer: Literal["sgd", "adam"] = "sgd",
-        momentum: float = 0.999,
+        teacher_momentum: float = 0.999,
         threshold_momentum: float = 0.999,
         quantile: float = 0.8,
         diversity_momentum: float = 0.9,
@@ -105,7 +105,7 @@ class BDG(TTAMethod):
         view = random_view(images, self.hparams.views, self.rng)
         loss = sum(symmetric_cross_entropy(self.backbone(x), target) for x in (images, view)) / 2
         self.update((weights * loss).mean())
-        ema_update(self.teacher, self.backbone, self.hparams.momentum)
+        ema_update(self.teacher, self.backbone, self.hparams.teacher_momentum)
         self.align()
         return prediction
 

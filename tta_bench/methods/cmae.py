@@ -38,8 +38,8 @@ class CMAE(TTAMethod):
         reconstruction_weight: Weight of the reconstruction; 0.5 in the released script.
         consistency: ``symmetric``, as CoTTA's ImageNet code (ours), or ``one_sided``, cross-entropy with the
             prediction for the whole image as target (released code).
-        restore: Probability that a weight or bias of the network returns to its source value after a step. Ours:
-            0.001, CoTTA's on ImageNet-C; the released code has 0.01 on CIFAR10-C.
+        restore_probability: Probability that a weight or bias of the network returns to its source value after a
+            step. Ours: 0.001, CoTTA's on ImageNet-C; the released code has 0.01 on CIFAR10-C.
         num_views: Augmented views behind a patch's uncertainty; 10 in the released code.
         views: Kind of the views, see ``random_view``.
         seed: Seed of the views, of the restoring, and of the reconstruction layer.
@@ -71,7 +71,7 @@ class CMAE(TTAMethod):
         mask_ratio: float = 0.5,
         reconstruction_weight: float = 0.5,
         consistency: Literal["symmetric", "one_sided"] = "symmetric",
-        restore: float = 0.001,
+        restore_probability: float = 0.001,
         num_views: int = 10,
         views: str = "cotta",
         seed: int = 0,
@@ -142,7 +142,7 @@ class CMAE(TTAMethod):
         return (error * mask).sum() / mask.sum()
 
     def _restore(self) -> None:
-        rng, probability = self.device_rng(), self.hparams.restore
+        rng, probability = self.device_rng(), self.hparams.restore_probability
         stochastic_restore(
             self.adapted,
             self.initial_values(self.adapted),

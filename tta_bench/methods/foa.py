@@ -27,13 +27,13 @@ class FOA(TTAMethod):
 
     Args:
         backbone: The source model; must be a vision transformer.
-        prompt_length: Prompt tokens. Paper and released code.
-        population: Prompts per batch; 27 in paper and released code, 4 + floor(3 ln n) for n scalars of 3 prompts
+        prompt_length: Prompt tokens. Released code.
+        population: Prompts per batch; 27 in the released code, 4 + floor(3 ln n) for n scalars of 3 prompts
             of width 768.
-        fitness_weight: lambda, weight of the statistics in batches of 64 images. Paper and released code, which
-            take 0.2 on ImageNet-R.
+        fitness_weight: lambda, weight of the statistics in batches of 64 images. Released code, which takes
+            0.2 on ImageNet-R.
         step_size: Standard deviation of the first population. Released code.
-        shift_momentum: Share of the old in the running mean of features. Paper and released code.
+        shift_momentum: Share of the old in the running mean of features. Released code.
         num_source: Number of unlabeled source images behind the source statistics. Ours: 300; the released code
             takes the whole validation set.
         seed: Seed of the population and of the first best prompt.

@@ -24,7 +24,7 @@ class VDP(TTAMethod):
         lr_specific: Learning rate of Adam for the domain-specific prompt.
         lr_agnostic: Learning rate of Adam for the domain-agnostic prompt.
         frame_width: Width of the prompts, frames around the image, as a share of its side; 16 of 224 pixels.
-        momentum: Share of the old prompts in the teacher's.
+        teacher_momentum: Share of the old prompts in the teacher's.
         penalty: lambda, weight of the squared moves of the domain-agnostic prompt.
         damping: xi; keeps the importance of a pixel that hardly moved finite.
         jump: Change of the mean confidence between two batches above which the domain has changed.
@@ -67,7 +67,7 @@ class VDP(TTAMethod):
         lr_specific: float = 1e-3,
         lr_agnostic: float = 1e-4,
         frame_width: float = 1 / 14,
-        momentum: float = 0.999,
+        teacher_momentum: float = 0.999,
         penalty: float = 1.0,
         damping: float = 1e-3,
         jump: float = 0.1,
@@ -133,7 +133,7 @@ class VDP(TTAMethod):
         self.agnostic.grad += 2 * self.hparams.penalty * self.importance * (before - self.anchor)
         self.optimizer.step()
         self.credit -= gradient * (self.agnostic.detach() - before)  # how far the moves lowered the loss
-        share = 1 - self.hparams.momentum
+        share = 1 - self.hparams.teacher_momentum
         lerp([self.teacher_specific, self.teacher_agnostic], [self.specific, self.agnostic], share)
 
     @torch.no_grad()
