@@ -25,7 +25,7 @@ INTRODUCTION = """\
 # Methods
 
 Made by `make docs` from the classes; a test keeps it so. *Prediction*: which of a batch's own updates its prediction
-has seen. *Sees of the source*: beyond the source weights; those that saw **labeled images** had help that the others had not.
+has seen. *Sees of the source*: beyond the source weights; those that saw **labeled images** had help.
 *Trainable* and *added* scalars: of a ViT-B/16 for 224 pixels and 1,000 classes (of a ResNet-50 for methods that need
 batch norm), before the stream; copies of the network, such as teachers, are not counted as added.
 """
