@@ -5,7 +5,8 @@
 #   PIP_ARGS   further words for pip. On Linux, PyPI's torch is the CUDA build, which also runs without a GPU but is
 #              gigabytes larger than the CPU build. For the CPU build, say at the first call:
 #              make bench PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
-#   ARGS       further words for `make bench` (overrides) and `make test` (for pytest, e.g. ARGS="-k tent")
+#   ARGS       further words for `make bench` and `make reproduce` (overrides) and `make test` (for pytest, e.g.
+#              ARGS="-k tent")
 
 PYTHON   ?= python3
 PIP_ARGS ?=
@@ -22,18 +23,21 @@ space := $(empty) $(empty)
 list = [$(subst $(space),$(comma),$(strip $(subst $(comma),$(space),$(1))))]
 
 # Only what was given is passed on: the defaults live in the program.
-BENCH_WORDS = $(if $(SETTING),'setting=$(SETTING)') $(if $(DATASET),'dataset=$(DATASET)') \
-              $(if $(METHODS),'methods=$(call list,$(METHODS))') $(if $(SEEDS),'seeds=$(call list,$(SEEDS))')
+WORDS = $(if $(DATASET),'dataset=$(DATASET)') $(if $(METHODS),'methods=$(call list,$(METHODS))') \
+        $(if $(SEEDS),'seeds=$(call list,$(SEEDS))')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help bench test test-all lint docs format wheel clean
+.PHONY: help bench reproduce test test-all lint docs format wheel clean
 
 help: ## Print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 bench: $(STAMP) ## Compare methods: SETTING=cdc DATASET=shapes_c METHODS="source tent dpcore" SEEDS="0 1 2" ARGS="dataset.severity=3"
-	@$(BIN)/tta-bench bench $(BENCH_WORDS) $(ARGS)
+	@$(BIN)/tta-bench bench $(if $(SETTING),'setting=$(SETTING)') $(WORDS) $(ARGS)
+
+reproduce: $(STAMP) ## Run a table of the paper: TABLE=components DATASET=shapes_c SEEDS="0 1" (TABLE=list for all)
+	@$(BIN)/tta-bench reproduce $(or $(TABLE),list) $(if $(TABLE),$(WORDS) $(ARGS))
 
 test: $(STAMP) ## Run the tests (minutes)
 	@$(BIN)/python -m pytest $(ARGS)

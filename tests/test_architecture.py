@@ -34,7 +34,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "functional": (set(), {"torch", "torchvision"}),
     "records": (set(), set()),
     "ranks": (set(), set()),
-    "models": ({"functional", "types"}, {"torch", "timm", "safetensors", "omegaconf"}),
+    "models": ({"functional", "types"}, {"torch", "timm", "safetensors", "numpy", "omegaconf"}),
     "methods": ({"functional", "models", "types"}, {"torch", "lightning"}),
     "data": ({"domains", "streams", "types"}, {"torch", "lightning", "numpy"}),
     "callbacks": ({"types", "records", "methods.base"}, {"torch", "lightning", "rich"}),

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tta_bench.cli_data import data_app
 from tta_bench.ranks import is_worker
-from tta_bench.records import WriteError
+from tta_bench.terminal import Words, console, errors
+from tta_bench.terminal import one_sentence as _one_sentence
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -28,23 +28,7 @@ source_app = typer.Typer(
 )
 app.add_typer(stream_app, name="stream")
 app.add_typer(source_app, name="source")
-
-Words = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, e.g. setting=cdc dataset.severity=3"),
-]
-console = Console(quiet=is_worker())
-errors = Console(stderr=True)
-
-
-@contextmanager
-def _one_sentence() -> Iterator[None]:
-    """Turn a user's mistake, or a disk that is full, into one sentence and exit status 2."""
-    try:
-        yield
-    except (ValueError, FileNotFoundError, WriteError) as error:
-        errors.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
-        raise typer.Exit(2) from error
+app.add_typer(data_app, name="data")
 
 
 @app.command()
@@ -87,6 +71,75 @@ def run(words: Words = None) -> None:
     if result["status"] != "done":
         errors.print(f"[bold red]failed:[/] {escape(str(result['error']))}", highlight=False, soft_wrap=True)
         raise typer.Exit(1)
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str, typer.Argument(metavar="NAME|list", help="A table or figure of DPCore's paper")],
+    words: Words = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the runs that it needs")] = False,
+) -> None:
+    """Run a table or figure of the paper, as far as it has not been run, and set our numbers beside the paper's.
+
+    Examples:
+        tta-bench reproduce list
+
+        tta-bench reproduce components dataset=shapes_c
+
+        tta-bench reproduce imagenetc_csc dataset.root=imagenet-c dataset.source_images=imagenet/train
+        methods=[source,tent,dpcore] seeds=[0,1,2] dpcore.rho=0.9
+    """
+    with _one_sentence():
+        if name == "list":
+            from tta_bench.engine.paper import tables_list
+
+            console.print(tables_list())
+            return
+        from tta_bench.engine.paper_report import print_report, write_report
+        from tta_bench.engine.reproduce import distinct, make_plan
+        from tta_bench.engine.reproduce import reproduce as run_table
+
+        plan = make_plan(name, words or [])
+        if dry_run:
+            for job in distinct(plan.composed().values()).values():
+                typer.echo(shlex.join(["tta-bench", "run", *job.words]))
+            return
+        done = run_table(plan, console)
+        print_report(done, console)
+        files = write_report(done)
+        console.print(f"The same in {', '.join(files)}", highlight=False, markup=False, soft_wrap=True)
+    if done.failures:
+        raise typer.Exit(1)
+
+
+@app.command()
+def tune(
+    words: Words = None,
+    grid: Annotated[
+        list[str] | None, typer.Option(help="Values to try, e.g. lr=[0.001,0.01],rho=[0.6,0.8]; can be repeated")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="File of the best values; by default ./DATASET_METHOD.yaml")
+    ] = None,
+) -> None:
+    """Choose a method's hyper-parameters on the four validation corruptions, and keep the best with their provenance.
+
+    Without a grid, learning rates around the published one are tried. Points that have been run are not repeated.
+
+    Examples:
+        tta-bench tune method=tent
+
+        tta-bench tune method=dpcore setting=csc seeds=[0,1] --grid lr=[0.01,0.1],rho=[0.8,0.95]
+
+        tta-bench tune method=sar dataset=imagenet_c dataset.root=imagenet-c model=vit_b16_raw
+    """
+    with _one_sentence():
+        from tta_bench.engine.tune import make_tuning, tuning_table, write_tuned
+        from tta_bench.engine.tune import tune as run_grid
+
+        done = run_grid(make_tuning(words or [], grid or []), console)
+        console.print(tuning_table(done))
+        console.print(write_tuned(done, output), highlight=False, markup=False, soft_wrap=True)
 
 
 @app.command()

@@ -58,10 +58,10 @@ def make_plan(words: Sequence[str]) -> Plan:
     for word in words:
         key = word.partition("=")[0]
         if key == "methods":
-            named = [str(name) for name in _as_list(word)]
+            named = [str(name) for name in as_list(word)]
             plan.methods = [m for m in METHODS if m not in NOT_IN_ALL] if named == ["all"] else named
         elif key == "seeds":
-            plan.seeds = _seeds(word)
+            plan.seeds = seeds_of(word)
     short = [_short(name) for name in plan.methods]
     for word in words:
         key, _, value = word.partition("=")
@@ -88,7 +88,12 @@ def _short(method: str) -> str:
     return method.rpartition(".")[2]
 
 
-def _as_list(word: str) -> list[Any]:
+def as_list(word: str) -> list[Any]:
+    """The different values of ``key=[a,b]``, or of ``key=a``.
+
+    Raises:
+        ConfigError: If there is none.
+    """
     items = read_word(word)
     items = items if isinstance(items, list) else [items]
     if not items or "" in items or None in items:
@@ -96,8 +101,13 @@ def _as_list(word: str) -> list[Any]:
     return list(dict.fromkeys(items))
 
 
-def _seeds(word: str) -> list[int]:
-    seeds = _as_list(word)
+def seeds_of(word: str) -> list[int]:
+    """The seeds of ``seeds=[0,1]``.
+
+    Raises:
+        ConfigError: If one is not a whole number from 0 on.
+    """
+    seeds = as_list(word)
     for seed in seeds:
         if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
             raise ConfigError(f"{word}: a seed is a whole number from 0 on, got {seed!r}")
@@ -124,14 +134,14 @@ def bench(words: Sequence[str], console: Console) -> list[dict[str, Any]]:
             for other in jobs:
                 build_method(other.config.method, run.backbone, seed=0)
         opened[key] = run.domains
-        results.append(_execute(run, console))
+        results.append(execute(run, console))
         if results[-1]["status"] == "failed":
             message = f"{run.title} failed: {results[-1]['error']}"
             console.print(message, style="bold red", highlight=False, markup=False)
     return [_with_source_error(result, results) for result in results]
 
 
-def _execute(run: Run, console: Console) -> dict[str, Any]:
+def execute(run: Run, console: Console) -> dict[str, Any]:
     """Run here, or in processes of its own if it takes several devices and nobody has started one for each."""
     if str(run.config.trainer.devices) == "1" or is_launched():
         return run.execute(console)
