@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from rich.progress import track
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 from tta_bench.domains.shapes import label, render
 from tta_bench.models.backbone import Normalize
@@ -64,6 +65,25 @@ class SourceTraining(L.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": cycle, "interval": "step"}}
 
 
+class Shuffled(Sampler[int]):
+    """All images in a new order in every epoch, which goes on from torch's random numbers of this moment.
+
+    Args:
+        num_images: Number of images.
+    """
+
+    def __init__(self, num_images: int) -> None:
+        self.num_images = num_images
+        self.rng = torch.Generator()
+        self.rng.set_state(torch.get_rng_state())
+
+    def __len__(self) -> int:
+        return self.num_images
+
+    def __iter__(self) -> Iterator[int]:
+        yield from torch.randperm(self.num_images, generator=self.rng).tolist()
+
+
 class _EpochLines(L.Callback):
     """A line per epoch, which stays on the screen and in a log file."""
 
@@ -98,9 +118,9 @@ def train_shapes_vit(output: Path, *, seed: int, epochs: int, num_images: int, l
     started = time.perf_counter()
     train, validation = _rendered("train", num_images), _rendered("validation", 2000)
     L.seed_everything(seed, verbose=False)
-    order = torch.Generator().manual_seed(seed)
-    loader = DataLoader(train, BATCH_SIZE, shuffle=True, drop_last=True, generator=order)
-    module = SourceTraining(timm.create_model("shapes_vit"), lr, total_steps=len(loader) * epochs)
+    network = timm.create_model("shapes_vit")
+    loader = DataLoader(train, BATCH_SIZE, sampler=Shuffled(len(train)), drop_last=True)
+    module = SourceTraining(network, lr, total_steps=len(loader) * epochs)
     trainer = L.Trainer(
         max_epochs=epochs,
         gradient_clip_val=1.0,

@@ -14,23 +14,15 @@ STEM_WIDTHS = (32, 64, 96, 128)  # each stage halves the resolution: 64x64 pixel
 
 
 def _stem() -> nn.Sequential:
+    """Convolutions with He's initialisation; with torch's default the training hardly leaves its first plateau."""
     layers: list[nn.Module] = []
     for width_in, width in zip((3, *STEM_WIDTHS), STEM_WIDTHS, strict=False):
-        layers += [
-            nn.Conv2d(width_in, width, kernel_size=3, stride=2, padding=1),
-            nn.GroupNorm(1, width),
-            nn.GELU(),
-        ]
+        layer = nn.Conv2d(width_in, width, kernel_size=3, stride=2, padding=1)
+        nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+        assert layer.bias is not None
+        nn.init.zeros_(layer.bias)
+        layers += [layer, nn.GroupNorm(1, width), nn.GELU()]
     return nn.Sequential(*layers[:-1])
-
-
-def _init_stem(stem: nn.Sequential) -> None:
-    """He initialisation; with torch's default the training hardly leaves its first plateau."""
-    for layer in stem:
-        if isinstance(layer, nn.Conv2d):
-            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-            assert layer.bias is not None
-            nn.init.zeros_(layer.bias)
 
 
 @register_model
@@ -48,8 +40,10 @@ def shapes_vit(pretrained: bool = False, **kwargs: Any) -> VisionTransformer:
         raise ValueError("use tta_bench.load_model('shapes_vit'): its weights are in the package")
     for key in ("pretrained_cfg", "pretrained_cfg_overlay", "cache_dir"):
         kwargs.pop(key, None)
-    embed = partial(HybridEmbed, backbone=_stem(), proj=False)
+    stem = _stem()
+    initial = {key: value.clone() for key, value in stem.state_dict().items()}
+    embed = partial(HybridEmbed, backbone=stem, proj=False)
     settings = {"img_size": 64, "patch_size": 1, "num_classes": 10, "embed_dim": STEM_WIDTHS[-1], "depth": 4}
     vit = VisionTransformer(**{**settings, "num_heads": 4, "embed_layer": embed, **kwargs})
-    _init_stem(vit.patch_embed.backbone)
+    stem.load_state_dict(initial)  # the transformer's own initialisation reaches into it
     return vit
