@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tta_bench.cli_data import data_app
+from tta_bench.cli_source import source_app
 from tta_bench.ranks import is_worker
 from tta_bench.terminal import Words, console, errors
 from tta_bench.terminal import one_sentence as _one_sentence
@@ -23,9 +24,6 @@ app = typer.Typer(
     help="Benchmark continual test-time adaptation: methods side by side on the same stream.",
 )
 stream_app = typer.Typer(no_args_is_help=True, help="Look at a stream before anything runs on it.")
-source_app = typer.Typer(
-    no_args_is_help=True, help="The source side: train a source model, or what a method needs of it."
-)
 app.add_typer(stream_app, name="stream")
 app.add_typer(source_app, name="source")
 app.add_typer(data_app, name="data")
@@ -177,6 +175,28 @@ def report(
         console.print(f"{len(results)} runs in {output}", highlight=False, markup=False, soft_wrap=True)
 
 
+@app.command()
+def doctor(
+    words: Words = None,
+    images: Annotated[int, typer.Option(help="How many images the source model predicts")] = 300,
+) -> None:
+    """Look at data, model, their fit, memory, disk and W&B before a long run; exit status 1 if there is a problem.
+
+    Examples:
+        tta-bench doctor dataset=imagenet_c dataset.root=/data/ImageNet-C model=vit_b16_raw methods=[source,tent,dpcore]
+
+        tta-bench doctor dataset=corrupted dataset.images=images/ model=local model.checkpoint=w.pth model.config=w.yaml
+    """
+    with _one_sentence():
+        from tta_bench.engine.doctor import checks_table
+        from tta_bench.engine.doctor import doctor as examine
+
+        checks = examine(words or [], console, images)
+    console.print(checks_table(checks))
+    if any(check.state == "problem" for check in checks):
+        raise typer.Exit(1)
+
+
 @app.command("list")
 def list_options(
     what: Annotated[str, typer.Argument(metavar="methods|settings|datasets|models")],
@@ -221,61 +241,6 @@ def stream_show(
         from tta_bench.engine.show import show_stream
 
         show_stream(words or [], plot, console)
-
-
-@source_app.command("train")
-def source_train(
-    output: Annotated[Path, typer.Option(help="Where the weights go; a .yaml with the facts lies beside them")],
-    seed: int = 0,
-    epochs: int = 8,
-    num_images: int = 40_000,
-    lr: float = 1.5e-3,
-) -> None:
-    """Train the source model of shapes_c from scratch.
-
-    Example:
-        tta-bench source train --output shapes_vit.safetensors
-    """
-    with _one_sentence():
-        from tta_bench.engine.source_train import train_shapes_vit
-
-        train_shapes_vit(output, seed=seed, epochs=epochs, num_images=num_images, lr=lr, console=console)
-
-
-@source_app.command("warmup")
-def source_warmup(words: Words = None) -> None:
-    """Train what a method adds to the source model on labeled source images, and keep it for later runs.
-
-    A run does this by itself when the cache lacks it.
-
-    Example:
-        tta-bench source warmup method=vida method.warmup_steps=500
-    """
-    _prepare_source(words)
-
-
-@source_app.command("stats")
-def source_stats(words: Words = None) -> None:
-    """Measure what a method needs of the source images (statistics, Fisher information), and keep it.
-
-    A run does this by itself when the cache lacks it.
-
-    Example:
-        tta-bench source stats method=eata dataset=corrupted dataset.images=images/
-    """
-    _prepare_source(words)
-
-
-def _prepare_source(words: list[str] | None) -> None:
-    with _one_sentence():
-        from tta_bench.engine.config import compose_run
-        from tta_bench.engine.run import Run
-
-        run = Run(compose_run(words or []))
-        facts, file = run.prepare_source(console)
-    done = "was there already" if facts["source_cached"] else f"took {facts['source_seconds']:.1f} s"
-    images = f"{facts['source_forward_samples']} images forward, {facts['source_backward_samples']} backward"
-    console.print(f"{run.choices['method']}: {done} ({images}); {file}", highlight=False, soft_wrap=True)
 
 
 def _print_tables(results: list[dict[str, object]], tables: list[Table] | None = None) -> None:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import sys
 from copy import deepcopy
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
 from safetensors.torch import save_file
 from torch import nn
 
+from tta_bench.domains.streets import streets_c
+from tta_bench.functional.segmentation import confusion_matrix, mean_iou
 from tta_bench.models.loading import weights_sha256
+from tta_bench.models.parallel import average_gradients
 from tta_bench.models.segformer import SegFormerBackbone, Sliding
 from tta_bench.models.segformer_loading import _mmseg_config, load_segformer, segformer
 
@@ -311,9 +319,61 @@ class TestLoading:
         with pytest.raises((ValueError, FileNotFoundError), match=message):
             load_segformer(tmp_path / name if "." in name else name, tmp_path / "w.pth")
 
+    def test_finds_the_weights_in_the_package(self):
+        ours, data = load_segformer("streets_segformer"), streets_c(domains=["day", "night"], num_images=6)
+        assert sum(p.numel() for p in ours.parameters()) == 879_544
+        miou = {}
+        for domain in data.domains:
+            images = np.stack([data.load(domain, i) for i in range(6)])
+            labels = np.stack([data.label_map(domain, i) for i in range(6)])
+            with torch.no_grad():
+                predicted = ours(torch.from_numpy(images).permute(0, 3, 1, 2) / 255).argmax(dim=1)
+            miou[domain] = mean_iou(confusion_matrix(predicted, torch.from_numpy(labels), 8))
+        assert miou["day"] > 0.75
+        assert miou["night"] < 0.6
+
     def test_needs_a_checkpoint(self):
         with pytest.raises(ValueError, match=r"describes a model without weights: give model\.checkpoint too"):
             load_segformer(B0)
+
+
+def learned(batch_size):
+    """Scores, the gradients of a prompt and of two layers, and passes, after one step on a batch."""
+    ours, prompt = backbone(), torch.zeros(2, 128, dtype=torch.double, requires_grad=True)
+    encoded = ours.encode(ours.embed(IMAGES[:batch_size]), prompt)
+    scores = ours.classify(encoded)
+    (scores.square().mean() + encoded.features.mean()).backward()
+    parameters = [prompt, ours.stages[0].norm.weight, ours.head.conv_seg.weight]
+    average_gradients(parameters)
+    return [scores.detach(), *(p.grad for p in parameters)], ours.meter.forward_samples, ours.meter.backward_samples
+
+
+def _rank(rank, port, queue):
+    torch.set_num_threads(1)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    results = [learned(batch_size) for batch_size in (3, 2, 1)]
+    if rank == 1:
+        queue.put([([t.numpy() for t in tensors], *passes) for tensors, *passes in results])
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@needs_mmseg
+@pytest.mark.slow
+def test_two_devices_give_the_numbers_of_one():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    queue = mp.get_context("spawn").SimpleQueue()
+    context = mp.spawn(_rank, args=(port, queue), nprocs=2, join=False)
+    results = queue.get()
+    context.join()
+    for batch_size, (tensors, *passes) in zip((3, 2, 1), results, strict=True):
+        expected, *expected_passes = learned(batch_size)
+        assert passes == expected_passes == [batch_size, batch_size]
+        for a, b in zip(tensors, expected, strict=True):
+            torch.testing.assert_close(torch.from_numpy(a), b)
 
 
 class Logs:

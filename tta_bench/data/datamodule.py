@@ -39,8 +39,8 @@ class _StreamDataset(Dataset[StreamBatch]):
 class StreamDataModule(L.LightningDataModule):
     """Shows the images of ``domains`` in the order of ``schedule``; one batch of the loader is one step.
 
-    Images travel as uint8; on the device they become floats in [0, 1] and, if the model takes larger ones, as large as
-    it takes them, before a method sees or augments them.
+    Images travel as uint8; on the device they become floats in [0, 1] and are brought to the size that the model takes,
+    before a method sees or augments them.
 
     Args:
         domains: Where the images come from.
@@ -49,6 +49,9 @@ class StreamDataModule(L.LightningDataModule):
         seed: Seed of the order of the source images.
         image_size: Side of the square images that the model takes; smaller ones are enlarged. None leaves all as
             they are.
+        resize: Length that the shorter side is brought to before, and side of the square that is cut out of the
+            centre; None does neither.
+        source_resize: The same for source images.
 
     Attributes:
         start: The step at which the loader starts; steps keep their numbers.
@@ -62,10 +65,12 @@ class StreamDataModule(L.LightningDataModule):
         num_workers: int = 0,
         seed: int = 0,
         image_size: int | None = None,
+        resize: tuple[int, int] | None = None,
+        source_resize: tuple[int, int] | None = None,
     ) -> None:
         super().__init__()
         self.domains, self.schedule, self.num_workers, self.seed = domains, schedule, num_workers, seed
-        self.image_size = image_size
+        self.image_size, self.resize, self.source_resize = image_size, resize, source_resize
         self.start = 0
 
     def test_dataloader(self) -> DataLoader[StreamBatch]:
@@ -77,11 +82,12 @@ class StreamDataModule(L.LightningDataModule):
     def source_dataloader(self, need: SourceNeed, batch_size: int = 64) -> SourceBatches:
         """Source images (B, C, H, W) in [0, 1] in random order, with labels (B,) if ``need`` asks for them."""
         labeled = need is SourceNeed.LABELED
-        return SourceBatches(self.domains.source_images(), labeled, batch_size, self.seed, self.image_size)
+        images = self.domains.source_images()
+        return SourceBatches(images, labeled, batch_size, self.seed, self.image_size, self.source_resize)
 
     def on_after_batch_transfer(self, batch: StreamBatch, dataloader_idx: int) -> StreamBatch:
         """Bytes to floats of the model's size, on the device."""
-        return batch._replace(images=enlarge(_to_unit(batch.images), self.image_size))
+        return batch._replace(images=sized(_to_unit(batch.images), self.image_size, self.resize))
 
 
 class SourceBatches:
@@ -93,12 +99,20 @@ class SourceBatches:
         batch_size: Images per batch; the last may be shorter.
         seed: Seed of the orders.
         image_size: As for ``StreamDataModule``.
+        resize: As for ``StreamDataModule``.
     """
 
     def __init__(
-        self, clean: CleanImages, labeled: bool, batch_size: int, seed: int, image_size: int | None = None
+        self,
+        clean: CleanImages,
+        labeled: bool,
+        batch_size: int,
+        seed: int,
+        image_size: int | None = None,
+        resize: tuple[int, int] | None = None,
     ) -> None:
-        self.clean, self.labeled, self.batch_size, self.image_size = clean, labeled, batch_size, image_size
+        self.clean, self.labeled, self.batch_size = clean, labeled, batch_size
+        self.image_size, self.resize = image_size, resize
         self.rng = np.random.default_rng(seed)
 
     def __len__(self) -> int:
@@ -107,7 +121,8 @@ class SourceBatches:
     def __iter__(self) -> Iterator[Any]:
         order = self.rng.permutation(len(self.clean))
         for rows in np.split(order, range(self.batch_size, len(order), self.batch_size)):
-            images = enlarge(_to_unit(_to_tensor([self.clean[int(i)] for i in rows])), self.image_size)
+            images = _to_unit(_to_tensor([self.clean[int(i)] for i in rows]))
+            images = sized(images, self.image_size, self.resize)
             yield (images, torch.from_numpy(self.clean.labels[rows])) if self.labeled else images
 
 
@@ -126,6 +141,23 @@ def _to_tensor(images: list[np.ndarray]) -> Tensor:
 
 def _to_unit(images: Tensor) -> Tensor:
     return images.float().div_(255)
+
+
+def sized(images: Tensor, size: int | None, resize: tuple[int, int] | None) -> Tensor:
+    """Images (B, C, H, W) as the model takes them: resized and cut if asked for, then enlarged if still too small."""
+    return enlarge(images if resize is None else resize_and_crop(images, *resize), size)
+
+
+def resize_and_crop(images: Tensor, shorter: int, side: int) -> Tensor:
+    """Bring the shorter side to a length and cut out the centre: (B, C, H, W) -> (B, C, side, side).
+
+    Bilinear, with antialiasing where images shrink, and with torchvision's rounding of sizes and offsets.
+    """
+    lengths = images.shape[-2:]
+    height, width = (int(shorter * length / min(lengths)) for length in lengths)
+    images = F.interpolate(images, (height, width), mode="bilinear", align_corners=False, antialias=True)
+    top, left = round((height - side) / 2), round((width - side) / 2)
+    return images[..., top : top + side, left : left + side]
 
 
 def enlarge(images: Tensor, size: int | None) -> Tensor:

@@ -55,8 +55,8 @@ def imagenet_c(
         resize: Length that the shorter side is brought to before; None leaves the published 224 pixels as they are,
             256 is what the RobustBench loader does.
         interpolation: Filter of the resizing.
-        source_images: A folder of clean images in a folder per WordNet id, cut in the same way, for the methods that
-            need some.
+        source_images: A folder of clean images in a folder per WordNet id, for the methods that need some. They are
+            cut in the same way; without ``resize``, from ``image_size`` / 0.875, as the published images were.
         on_bad_image: ``fail``: an image that cannot be read ends the run when its turn comes. ``skip``: damaged files
             are looked for when the data set is opened, left out of the stream and named in the result; a file that
             is damaged between its ends is not found and still ends the run.
@@ -77,7 +77,8 @@ def imagenet_c(
         folder = _domain_folder(Path(root).expanduser(), domain, severity)
         found = _all_classes(folder, labels, needed) if chosen is None else _listed(folder, chosen)
         files[domain] = files_of(folder, found, labels, crop)
-    source = None if source_images is None else open_folder(Path(source_images).expanduser(), classes, crop)
+    clean_crop = Crop(image_size, resize or round(image_size / 0.875), interpolation)
+    source = None if source_images is None else open_folder(Path(source_images).expanduser(), classes, clean_crop)
     facts: dict[str, Any] = {"severity": severity, "classes": len(needed), **crop.describe()}
     if chosen is not None:
         facts["subset"] = {"name": Path(str(subset)).name, "images": len(chosen), "sha256": _sha256(chosen)}

@@ -20,11 +20,11 @@ FAR = 90.0  # metres; what is farther is a row of trees and houses at the horizo
 class Scene:
     """A street by day, and what weather and night need to know of it."""
 
-    image: np.ndarray  # (H, W, 3) float, RGB in [0, 1]
     labels: np.ndarray  # (H, W) uint8
-    depth: np.ndarray  # (H, W) float, metres; infinite in the sky
-    lights: np.ndarray  # (H, W, 3) float, what shines at night
     horizon: float  # row
+    image: np.ndarray  # (H, W, 3) float32, RGB in [0, 1]
+    depth: np.ndarray  # (H, W) float32, metres; infinite in the sky
+    lights: np.ndarray  # (H, W, 3) float32, what shines at night
 
 
 def render_scene(split: str, index: int) -> Scene:
@@ -63,8 +63,8 @@ class _Painter:
         return cv2.resize(coarse, (WIDTH, HEIGHT), interpolation=cv2.INTER_CUBIC)
 
     def paint(self, mask: np.ndarray, color: np.ndarray, kind: int, depth: np.ndarray | float) -> None:
-        """Cover the masked pixels with a colour, (3,) or (H, W, 3)."""
-        self.image[mask] = np.broadcast_to(color, self.image.shape)[mask]
+        """Cover the masked pixels with a colour (3,) or (H, W, 3), at a depth in metres."""
+        self.image[mask] = color if color.ndim == 1 else color[mask]
         self.labels[mask] = kind
         self.depth[mask] = np.broadcast_to(depth, mask.shape)[mask]
         self.lights[mask] = 0
@@ -92,16 +92,18 @@ class _Painter:
         """A gradient with clouds, and a dim row of trees and houses at the end of the street."""
         height = (self.horizon - self.rows).clip(0, None)[..., None] / self.horizon
         blue, pale = np.array([0.35, 0.55, 0.88]), np.array([0.80, 0.86, 0.92])
-        clouds = (self.noise(24) + 0.5 * self.noise(8) - self.rng.uniform(-0.4, 1.4)).clip(0, 1)[..., None]
-        self.image[:] = (pale + (blue - pale) * height) * (1 - 0.6 * clouds) + 0.6 * clouds * 0.93
+        clouds = (self.noise(24) + 0.5 * self.noise(8) - self.rng.uniform(-2.0, 1.4)).clip(0, 1)[..., None]
+        self.image[:] = (pale + (blue - pale) * height) * (1 - 0.8 * clouds) + 0.8 * clouds * 0.86
         skyline = self.horizon - 3 - 2.5 * (1 + self.noise(12)[:1])
         kind = self.rng.choice([BUILDING, VEGETATION])
         color = np.array([0.50, 0.50, 0.52] if kind == BUILDING else [0.33, 0.42, 0.33])
-        self.paint((self.rows > skyline) & (self.rows <= self.horizon + 2), color, int(kind), FAR)
+        self.paint((self.rows > skyline) & (self.rows <= self.row(0, FAR)), color, int(kind), FAR)
 
     def ground(self) -> None:
         """Road with markings, kerb and pavement."""
-        depth = np.where(self.rows > self.horizon + 1, FOCAL * CAMERA / (self.rows - self.horizon).clip(1, None), np.inf)
+        depth = np.where(
+            self.rows > self.horizon + 1, FOCAL * CAMERA / (self.rows - self.horizon).clip(1, None), np.inf
+        )
         below = depth < FAR
         x = np.where(below, (self.columns - self.center) * depth.clip(0, FAR) / FOCAL, 0)
         grain = (0.02 * self.noise(2) + 0.02 * self.noise(16))[..., None]
@@ -110,7 +112,7 @@ class _Painter:
         self.paint(below, paving + slabs + grain, SIDEWALK, depth)
         asphalt = self.rng.uniform(0.24, 0.38) * np.array([1.0, 1.0, 1.04])
         self.paint(below & (np.abs(x) < self.road), asphalt + grain, ROAD, depth)
-        dashed = (np.abs(x) < 0.09) & (depth % 6 < self.rng.uniform(2.5, 6.0))
+        dashed = (np.abs(x) < 0.09) & (depth.clip(0, FAR) % 6 < self.rng.uniform(2.5, 6.0))
         edge = np.abs(np.abs(x) - self.road + 0.35) < 0.07
         self.image[below & (dashed | (edge & (self.rng.random() < 0.6)))] = 0.82
         self.image[below & (np.abs(np.abs(x) - self.road) < 0.12)] = 0.60  # kerb
@@ -137,18 +139,23 @@ class _Painter:
         height, storey, bay = self.rng.uniform(6, 17), self.rng.uniform(2.8, 3.6), self.rng.uniform(2.0, 3.2)
         hue = np.array([[0.72, 0.62, 0.52], [0.60, 0.42, 0.36], [0.62, 0.62, 0.62], [0.78, 0.74, 0.64]])
         plaster = hue[self.rng.integers(4)] * self.rng.uniform(0.7, 1.1) + self.rng.normal(0, 0.03, 3)
-        self.paint(here & (y < height), plaster + 0.02 * self.noise(4)[..., None], BUILDING, depth)
-        u, v = np.where(here, depth - start, 0) / bay, y / storey
-        pane = (u % 1 > 0.28) & (u % 1 < 0.72) & (v % 1 > 0.25) & (v % 1 < 0.75) & (u < np.floor(length / bay))
-        pane &= here & (y < height - 0.4)
-        self.image[pane] = np.array([0.22, 0.27, 0.33]) * self.rng.uniform(0.6, 1.3)
+        glass = np.array([0.22, 0.27, 0.33]) * self.rng.uniform(0.6, 1.3)
         lit = self.rng.random((32, 32)) < 0.35
-        cell = lit[np.floor(u).clip(0, 31).astype(int), np.floor(v).clip(0, 31).astype(int)]
-        self.lights[pane & cell] = np.array([0.80, 0.62, 0.30])
-        self.image[here & (y >= height - 0.35) & (y < height)] *= 0.6  # eaves
+        wall = here & (y < height)
+        self.paint(wall, plaster + 0.02 * self.noise(4)[..., None], BUILDING, depth)
+        rows, columns = np.nonzero(wall)
+        u, v = (depth[rows, columns] - start) / bay, y[rows, columns] / storey
+        pane = (u % 1 > 0.28) & (u % 1 < 0.72) & (v % 1 > 0.25) & (v % 1 < 0.75)
+        pane &= (u < np.floor(length / bay)) & (v < (height - 0.4) / storey)
+        rows, columns, u, v = rows[pane], columns[pane], u[pane], v[pane]
+        self.image[rows, columns] = glass
+        self.lights[rows, columns] = lit[u.astype(int), v.astype(int)][:, None] * np.array([0.80, 0.62, 0.30])
+        self.image[wall & (y >= height - 0.35)] *= 0.6  # eaves
 
     def _leaves(self) -> np.ndarray:
-        green = np.array([0.22, 0.36, 0.16]) * self.rng.uniform(0.7, 1.4) + self.rng.uniform(0, 0.12) * np.array([1, 0.5, 0])
+        green = np.array([0.22, 0.36, 0.16]) * self.rng.uniform(0.7, 1.4) + self.rng.uniform(0, 0.12) * np.array(
+            [1, 0.5, 0]
+        )
         return np.asarray(green * (1 + 0.25 * self.noise(3) + 0.15 * self.noise(8))[..., None])
 
     def things(self) -> None:
@@ -224,4 +231,5 @@ class _Painter:
         """Sunlight, and a lens that is not perfectly sharp."""
         tint = self.sun * np.array([1 + self.warmth, 1.0, 1 - self.warmth])
         image = cv2.GaussianBlur((self.image * tint).clip(0, 1), (3, 3), 0.6)
-        return Scene(image, self.labels, self.depth, self.lights, self.horizon)
+        floats = (part.astype(np.float32) for part in (image, self.depth, self.lights))
+        return Scene(self.labels, self.horizon, *floats)

@@ -19,14 +19,14 @@ def day(scene: Scene, rng: np.random.Generator) -> np.ndarray:
 
 def fog(scene: Scene, rng: np.random.Generator) -> np.ndarray:
     """Airlight in the place of light from far away (Koschmieder's law)."""
-    thick = _veil(scene, rng, scene.image, visibility=rng.uniform(14, 26), air=rng.uniform(0.68, 0.82))
+    thick = _veil(scene, rng, scene.image, visibility=rng.uniform(20, 40), air=rng.uniform(0.68, 0.82))
     return thick + rng.normal(0, 0.01, thick.shape)
 
 
 def night(scene: Scene, rng: np.random.Generator) -> np.ndarray:
     """Little light but that of windows, lamps and headlights, and a noisy camera."""
     sky = (scene.labels == SKY)[..., None]
-    image = np.where(sky, 0.04 + 0.03 * scene.image, scene.image * rng.uniform(0.10, 0.20)) * [0.85, 0.92, 1.15]
+    image = np.where(sky, 0.04 + 0.03 * scene.image, scene.image * rng.uniform(0.22, 0.36)) * [0.85, 0.92, 1.15]
     rows, columns = np.mgrid[: image.shape[0], : image.shape[1]]
     spread = (np.abs(columns - image.shape[1] / 2) / (0.2 * image.shape[1])) ** 2
     beam = np.exp(-spread - (scene.depth.clip(0, 200) / 18)) * (rows > scene.horizon)
@@ -50,7 +50,7 @@ def rain(scene: Scene, rng: np.random.Generator) -> np.ndarray:
     kernel = np.zeros((length, length), dtype=np.float32)
     for step in range(length):
         kernel[step, int(np.clip(length / 2 + slant * (step - length / 2), 0, length - 1))] = 2 / length
-    drops = (rng.random((height, width)) < 0.03).astype(np.float32)
+    drops = (rng.random((height, width)) < 0.02).astype(np.float32)
     image = image + 0.55 * cv2.filter2D(drops, -1, kernel)[..., None]
     smeared = cv2.GaussianBlur(image, (0, 0), 4)
     on_lens = (rng.random((height, width)) < 0.0012).astype(np.float32)
@@ -61,12 +61,12 @@ def rain(scene: Scene, rng: np.random.Generator) -> np.ndarray:
 def snow(scene: Scene, rng: np.random.Generator) -> np.ndarray:
     """White ground with tracks, white trees, pale air, and flakes near and far."""
     height, width = scene.labels.shape
-    coarse = rng.normal(0, 1, (height // 6 + 2, width // 6 + 2)).astype(np.float32)
+    coarse = rng.normal(0, 1, (height // 5, width // 20)).astype(np.float32)  # flat on the ground: wide and low
     patches = cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC)
     cover = np.zeros((height, width))
     for kind, amount in ((ROAD, rng.uniform(0.3, 0.75)), (SIDEWALK, 0.85), (VEGETATION, 0.5)):
         cover[scene.labels == kind] = amount
-    cover = (cover * (1 + 0.35 * patches)).clip(0, 0.95)[..., None]
+    cover = (cover * (1 + 0.25 * patches)).clip(0, 0.95)[..., None]
     image = scene.image * (1 - cover) + cover * np.array([0.86, 0.88, 0.92])
     image[scene.labels == SKY] = rng.uniform(0.72, 0.85)
     image = _veil(scene, rng, image, visibility=rng.uniform(45, 80), air=0.78)

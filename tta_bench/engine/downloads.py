@@ -216,18 +216,24 @@ def _web_page(archive: Archive) -> str:
 def _check_md5(archive: Archive, part: Path, report: Callable[[int], Any]) -> None:
     if archive.md5 is None:
         return
+    found = md5_of(part, report)
+    if found != archive.md5:
+        part.unlink()
+        raise ValueError(
+            f"{archive.url} sent a file with MD5 {found} where {archive.md5} was published: it was "
+            "removed, run the same command to download it again"
+        )
+
+
+def md5_of(path: Path, report: Callable[[int], Any] = lambda position: None) -> str:
+    """Checksum of a file; ``report`` is told how many bytes were read."""
     digest, position = hashlib.md5(usedforsecurity=False), 0
-    with part.open("rb") as file:
+    with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
             position += len(chunk)
             report(position)
-    if digest.hexdigest() != archive.md5:
-        part.unlink()
-        raise ValueError(
-            f"{archive.url} sent a file with MD5 {digest.hexdigest()} where {archive.md5} was published: it was "
-            "removed, run the same command to download it again"
-        )
+    return digest.hexdigest()
 
 
 def unpack(file: Path, folder: Path, bar: Progress | None = None) -> None:

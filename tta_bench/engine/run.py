@@ -31,6 +31,7 @@ from tta_bench.callbacks import (
 from tta_bench.callbacks.monitor import peak_memory_bytes
 from tta_bench.data.datamodule import StreamDataModule, schedule_for
 from tta_bench.domains.corrupted import DomainSource
+from tta_bench.engine.anchors import protocol_of
 from tta_bench.engine.config import Composed, ConfigError, build, plain, require
 from tta_bench.engine.resume import NOT_IDENTITY, code_sha256, find_finished, find_state, identity, locked
 from tta_bench.engine.source_cache import fit_or_load_source, source_file
@@ -81,12 +82,16 @@ class Run:
         self.backbone: Backbone = build(self.config.model)
         self.method: TTAMethod = build_method(self.config.method, self.backbone, self.seed)
         self._check_labels()
+        self._check_resize()
+        source = self.backbone.source_preprocess or self.backbone.preprocess
         self.data = StreamDataModule(
             self.domains,
             self.schedule,
             num_workers=int(self.config.num_workers),
             seed=self.seed,
             image_size=self.backbone.image_size,
+            resize=self.backbone.preprocess.resize,
+            source_resize=source.resize,
         )
         names = [self.choices[group] for group in ("dataset", "setting", "method")]
         names.append(f"seed{self.seed}-{self.config_hash()}")
@@ -98,6 +103,17 @@ class Run:
             raise ConfigError(
                 f"the data has a label {largest}, but the model tells {self.backbone.num_classes} classes apart "
                 f"(0 to {self.backbone.num_classes - 1}): choose a model of these classes"
+            )
+
+    def _check_resize(self) -> None:
+        if self.backbone.preprocess.resize is None:
+            return
+        data = self.domains.describe()
+        resize = data.get("packed_from", data).get("resize")
+        if resize is not None:
+            raise ConfigError(
+                f"the data set (dataset.resize={resize}) and model.preprocess={self.backbone.preprocess.profile} would "
+                "both resize the images: take model.preprocess=native, which differs in nothing else"
             )
 
     @property
@@ -194,6 +210,8 @@ class Run:
             finally:
                 summarize_wandb(loggers, result)
                 close_wandb(loggers, failed=result["status"] != "done")
+        if told := protocol_of(result, self.domains.name):
+            console.print(f"The source error {told}", highlight=False, markup=False, soft_wrap=True)
         if result["status"] == "done":
             checkpoint.files.delete()
             checkpoint.interrupts.obey(len(self.schedule))
@@ -245,14 +263,17 @@ class Run:
             "stream_sha256": self.schedule.fingerprint(),
             "weights_sha256": self.backbone.weights_sha256,
             "code_sha256": code_sha256(self.method),
-            "preprocess": {"mean": self.backbone.normalize.mean.flatten().tolist(),
-                           "std": self.backbone.normalize.std.flatten().tolist(),
-                           "image_size": self.backbone.image_size},
+            "preprocess": self._preprocess(),
             "data": self.domains.describe(),
             "config": plain(self.config),
             "versions": {**{name: version(name) for name in PACKAGES}, "python": platform.python_version()},
             "started": _utc(),
         }  # fmt: skip
+
+    def _preprocess(self) -> dict[str, Any]:
+        told = {**self.backbone.preprocess.describe(), "image_size": self.backbone.image_size}
+        source = self.backbone.source_preprocess
+        return told if source is None else {**told, "source": source.describe()}
 
     def _outcome(self, monitor: AdaptationMonitor) -> dict[str, Any]:
         device = self.method.device

@@ -106,8 +106,8 @@ def _key(method: TTAMethod, data: StreamDataModule) -> str:
         "settings": {name: method.hparams[name] for name in method.source_settings},
         "weights": backbone.weights_sha256,
         "dtype": str(backbone.dtype),
-        "mean": backbone.normalize.mean.tolist(),
-        "std": backbone.normalize.std.tolist(),
+        "preprocess": (backbone.source_preprocess or backbone.preprocess).describe(),
+        "image_size": data.image_size,
         "images": digest(data.domains.source_images()),
         "order_seed": data.seed,
     }

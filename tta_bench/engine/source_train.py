@@ -34,12 +34,21 @@ class SourceTraining(L.LightningModule):
         model: Takes normalised images (B, 3, H, W) and gives logits (B, K).
         lr: Peak learning rate.
         total_steps: Optimizer steps of the whole training.
+        mean: Normalisation mean per channel, for images in [0, 1].
+        std: Normalisation standard deviation per channel.
     """
 
-    def __init__(self, model: nn.Module, lr: float, total_steps: int) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        lr: float,
+        total_steps: int,
+        mean: tuple[float, ...] = MEAN,
+        std: tuple[float, ...] = STD,
+    ) -> None:
         super().__init__()
         self.model, self.lr, self.total_steps = model, lr, total_steps
-        self.normalize = Normalize(MEAN, STD)
+        self.normalize = Normalize(mean, std)
 
     def forward(self, images: Tensor) -> Tensor:
         """Images (B, 3, H, W) uint8 -> logits (B, K)."""
@@ -84,7 +93,7 @@ class Shuffled(Sampler[int]):
         yield from torch.randperm(self.num_images, generator=self.rng).tolist()
 
 
-class _EpochLines(L.Callback):
+class EpochLines(L.Callback):
     """A line per epoch, which stays on the screen and in a log file."""
 
     def __init__(self, console: Console) -> None:
@@ -124,7 +133,7 @@ def train_shapes_vit(output: Path, *, seed: int, epochs: int, num_images: int, l
     trainer = L.Trainer(
         max_epochs=epochs,
         gradient_clip_val=1.0,
-        callbacks=[_EpochLines(console)],
+        callbacks=[EpochLines(console)],
         logger=False,
         enable_checkpointing=False,
         enable_model_summary=False,

@@ -43,8 +43,7 @@ def open_wandb(run: Run, console: Console, resumed: Resumed | None = None) -> li
 
     if settings.mode not in MODES:
         raise ValueError(f"logger.mode must be one of {', '.join(MODES)}; got {settings.mode!r}")
-    auto = os.environ.get("WANDB_MODE", "online" if _has_key() else "offline")
-    mode: Any = auto if settings.mode == "auto" else settings.mode
+    mode: Any = wandb_mode(settings.mode)
     earlier = resumed.state["wandb"] if resumed else {}
     goes_on = bool(earlier) and mode == "online" and not earlier["offline"]
     config = run._header()
@@ -72,15 +71,24 @@ def open_wandb(run: Run, console: Console, resumed: Resumed | None = None) -> li
     return [WandbLogger(experiment=started, save_dir=str(run.folder))]
 
 
+def wandb_mode(mode: str = "auto") -> str:
+    """The mode of W&B that ``auto`` means here; another one is itself."""
+    return os.environ.get("WANDB_MODE", "online" if _has_key() else "offline") if mode == "auto" else mode
+
+
 def _has_key() -> bool:
     """Whether W&B has credentials: in the environment or in the netrc file that ``wandb login`` writes."""
     if os.environ.get("WANDB_API_KEY"):
         return True
-    host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname
     try:
-        return netrc(os.environ.get("NETRC")).authenticators(host or "") is not None
+        return netrc(os.environ.get("NETRC")).authenticators(urlsplit(server()).hostname or "") is not None
     except (OSError, NetrcParseError):
         return False
+
+
+def server() -> str:
+    """Address of the W&B server."""
+    return os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")
 
 
 def segment(loggers: list[Logger]) -> dict[str, Any]:

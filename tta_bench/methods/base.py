@@ -171,7 +171,7 @@ class TTAMethod(L.LightningModule, ABC):
     def fit_source(self, loader: Iterable[Any]) -> None:
         """Measure the source domain, before the stream. The loader is described at ``measure_source``."""
         self.configure_model()
-        with torch.enable_grad():  # Lightning has it off when a stream starts
+        with torch.enable_grad(), self.backbone.on_source():  # Lightning has gradients off when a stream starts
             self.measure_source(loader)
         self._trained_on_source = [
             name for name, value in self._changeable().items() if not torch.equal(value, self._initial[name])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from tta_bench.models.parallel import gather, share_of
+from tta_bench.models.preprocess import Preprocess
 
 
 class PassMeter:
@@ -81,6 +84,8 @@ class Backbone(nn.Module):
         num_classes: Number of scores K.
         patch_size: Side of a patch in pixels, None if there are no patches.
         image_size: Side of the images in pixels, None if the network takes any.
+        preprocess: What is done to images; the normalisation is the network's first operation, resizing comes before.
+        source_preprocess: The same for the images that a method learns the source from; None if it is the same.
         weights_sha256: Hash of the source weights, filled in by ``load_model``.
     """
 
@@ -94,12 +99,25 @@ class Backbone(nn.Module):
     def __init__(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
         super().__init__()
         self.normalize = Normalize(mean, std)
+        self.preprocess = Preprocess("own", tuple(mean), tuple(std))
+        self.source_preprocess: Preprocess | None = None
         self.meter = PassMeter()
 
     @property
     def dtype(self) -> torch.dtype:
         """Precision of the weights."""
         return next(self.parameters()).dtype
+
+    @contextmanager
+    def on_source(self) -> Iterator[None]:
+        """Normalise as source images are normalised."""
+        own, other = self.normalize, self.source_preprocess
+        if other is not None:
+            self.normalize = Normalize(other.mean, other.std).to(own.mean)
+        try:
+            yield
+        finally:
+            self.normalize = own
 
     def _embed(self, images: Tensor) -> Tensor:
         raise NotImplementedError  # a subclass wraps its network's first layers here

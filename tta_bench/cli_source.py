@@ -1,0 +1,112 @@
+"""The commands about the source side: source models, and what methods learn of the source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tta_bench.terminal import Words, console, one_sentence
+
+source_app = typer.Typer(
+    no_args_is_help=True, help="The source side: train a source model, or what a method needs of it."
+)
+
+
+@source_app.command("train")
+def source_train(
+    output: Annotated[Path, typer.Option(help="Where the weights go; a .yaml with the facts lies beside them")],
+    images: Annotated[
+        str | None,
+        typer.Option(help="Fine-tune on these: class folders, CIFAR's binary version, a .npz file, or a .npy file"),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="What is fine-tuned: a timm model by its full tag")] = None,
+    checkpoint: Annotated[str | None, typer.Option(help="Local weights of that model")] = None,
+    config: Annotated[str | None, typer.Option(help="A description of a model, with --checkpoint")] = None,
+    labels: Annotated[str | None, typer.Option(help="The labels of a .npy file")] = None,
+    split: Annotated[str, typer.Option(help="Which part of a .npz file, or of CIFAR")] = "train",
+    classes: Annotated[
+        str | None, typer.Option(help="What gives class folders their labels, as dataset.classes")
+    ] = None,
+    image_size: Annotated[int | None, typer.Option(help="Cut images of folders to this square")] = None,
+    seed: int = 0,
+    epochs: int = 8,
+    num_images: Annotated[int | None, typer.Option(help="Of shapes_c; 40000 by default")] = None,
+    lr: Annotated[float | None, typer.Option(help="1.5e-3 from scratch and 1e-4 for fine-tuning by default")] = None,
+    batch_size: int = 128,
+    num_workers: Annotated[int, typer.Option(help="Processes that decode images")] = 0,
+    wandb: Annotated[bool, typer.Option(help="Also log to Weights & Biases")] = False,
+) -> None:
+    """Fine-tune a timm model on your images; without --images, train the source model of shapes_c from scratch.
+
+    One image in ten is held out for validation. The same command goes on after the last finished epoch.
+
+    Examples:
+        tta-bench source train --output vit-cifar10.safetensors --images cifar-10-batches-bin
+        --model vit_tiny_patch16_224.augreg_in21k_ft_in1k --checkpoint vit_tiny.npz --wandb
+
+        tta-bench source train --output shapes_vit.safetensors
+    """
+    with one_sentence():
+        if images is None:
+            _train_shapes_vit(output, model or checkpoint or config, seed, epochs, num_images, lr)
+            return
+        if num_images is not None:
+            raise ValueError("--num-images is for shapes_c: of --images, all are used")
+        from tta_bench.engine.fine_tune import Recipe, fine_tune
+
+        recipe = Recipe(
+            images, labels, split, classes, image_size, model, checkpoint, config, seed, epochs,
+            1e-4 if lr is None else lr, batch_size,
+        )  # fmt: skip
+        fine_tune(recipe, output, console, num_workers=num_workers, wandb=wandb)
+
+
+def _train_shapes_vit(
+    output: Path, other: object, seed: int, epochs: int, num_images: int | None, lr: float | None
+) -> None:
+    if other:
+        raise ValueError("a model is fine-tuned on images of yours: give --images")
+    from tta_bench.engine.source_train import train_shapes_vit
+
+    train_shapes_vit(
+        output, seed=seed, epochs=epochs, num_images=num_images or 40_000, lr=1.5e-3 if lr is None else lr,
+        console=console,
+    )  # fmt: skip
+
+
+@source_app.command("warmup")
+def source_warmup(words: Words = None) -> None:
+    """Train what a method adds to the source model on labeled source images, and keep it for later runs.
+
+    A run does this by itself when the cache lacks it.
+
+    Example:
+        tta-bench source warmup method=vida method.warmup_steps=500
+    """
+    _prepare_source(words)
+
+
+@source_app.command("stats")
+def source_stats(words: Words = None) -> None:
+    """Measure what a method needs of the source images (statistics, Fisher information), and keep it.
+
+    A run does this by itself when the cache lacks it.
+
+    Example:
+        tta-bench source stats method=eata dataset=corrupted dataset.images=images/
+    """
+    _prepare_source(words)
+
+
+def _prepare_source(words: list[str] | None) -> None:
+    with one_sentence():
+        from tta_bench.engine.config import compose_run
+        from tta_bench.engine.run import Run
+
+        run = Run(compose_run(words or []))
+        facts, file = run.prepare_source(console)
+    done = "was there already" if facts["source_cached"] else f"took {facts['source_seconds']:.1f} s"
+    images = f"{facts['source_forward_samples']} images forward, {facts['source_backward_samples']} backward"
+    console.print(f"{run.choices['method']}: {done} ({images}); {file}", highlight=False, soft_wrap=True)

@@ -1,0 +1,220 @@
+"""Train a small SegFormer from scratch, on images of the source domain only."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from multiprocessing import get_context
+from pathlib import Path
+
+import lightning.pytorch as L
+import numpy as np
+import torch
+from omegaconf import OmegaConf
+from rich.console import Console
+from rich.progress import track
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset
+
+from tta_bench.domains.segmentation import SegmentedImages
+from tta_bench.domains.street_scenes import CLASSES
+from tta_bench.domains.streets import StreetScenes
+from tta_bench.engine.source_train import MEAN, STD, SourceTraining
+from tta_bench.functional.segmentation import IGNORE, confusion_matrix, mean_iou, resized
+from tta_bench.models.segformer_loading import SegFormer, segformer
+
+BATCH_SIZE = 8
+
+
+class SegmentationTraining(SourceTraining):
+    """Cross-entropy training of a SegFormer on every pixel that counts.
+
+    Half of the images are mirrored, and all change in brightness, contrast and saturation, as in mmsegmentation's
+    recipes for Cityscapes.
+
+    Args:
+        network: Encoder and head.
+        lr: Peak learning rate.
+        total_steps: Optimizer steps of the whole training.
+        console: Where to print a line per epoch.
+    """
+
+    def __init__(self, network: SegFormer, lr: float, total_steps: int, console: Console) -> None:
+        super().__init__(nn.Sequential(network.backbone, network.decode_head), lr, total_steps)
+        self.network, self.console = network, console
+        self.num_classes = network.decode_head.num_classes
+        self.counts = torch.zeros(0)
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        """Cross-entropy of one batch: images (B, 3, H, W) uint8, labels (B, H, W)."""
+        images, labels = batch
+        mirrored = torch.rand(len(images)) < 0.5
+        images[mirrored], labels[mirrored] = images[mirrored].flip(-1), labels[mirrored].flip(-1)
+        scores = resized(self(distorted(images)), (labels.shape[1], labels.shape[2]))
+        return F.cross_entropy(scores, labels.long(), ignore_index=IGNORE)
+
+    def on_validation_epoch_start(self) -> None:
+        """Start counting."""
+        self.counts = torch.zeros(self.num_classes, self.num_classes, dtype=torch.long, device=self.device)
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        """Count the pixels of one batch."""
+        scores = resized(self(batch[0]), (batch[1].shape[1], batch[1].shape[2]))
+        self.counts += confusion_matrix(scores.argmax(dim=1), batch[1], self.num_classes)
+
+    def on_train_epoch_end(self) -> None:
+        """Print the mean IoU on validation, which came just before."""
+        epoch = f"epoch {self.trainer.current_epoch + 1}/{self.trainer.max_epochs}"
+        self.console.print(f"{epoch}: mean IoU {100 * self.miou():.1f} % on validation")
+
+    def miou(self) -> float:
+        """Mean IoU of the pixels counted last, in [0, 1]."""
+        return float(mean_iou(self.counts))
+
+
+def distorted(images: Tensor) -> Tensor:
+    """Images (B, 3, H, W) in 0..255 with a contrast, a saturation and a brightness of their own.
+
+    Source: mmsegmentation, ``PhotoMetricDistortion``, without its change of hue.
+    """
+    contrast, saturation, brightness = torch.rand(3, len(images), 1, 1, 1, device=images.device)
+    grey = images.float().mean(dim=1, keepdim=True)
+    saturated = grey + (0.5 + saturation) * (images - grey)
+    return ((0.5 + contrast) * saturated + 64 * (brightness - 0.5)).clamp(0, 255)
+
+
+class _Examples(Dataset[tuple[Tensor, Tensor]]):
+    """Images (3, H, W) uint8 and label maps (H, W) uint8."""
+
+    def __init__(self, images: SegmentedImages) -> None:
+        self.images = images
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        image, labels = np.ascontiguousarray(self.images[index]), self.images.label_map(index)
+        return torch.from_numpy(image).permute(2, 0, 1), torch.tensor(labels)
+
+
+def train_segformer(
+    train: SegmentedImages,
+    validation: SegmentedImages,
+    classes: Sequence[str],
+    output: Path,
+    *,
+    command: str,
+    seed: int,
+    epochs: int,
+    lr: float,
+    embed_dims: int = 32,
+    channels: int = 256,
+    console: Console,
+) -> None:
+    """Train a SegFormer-B0, or a narrower one, and write its weights and a .yaml with the facts.
+
+    Args:
+        train: Images to learn from, all of one size.
+        validation: Others, for the mean IoU.
+        classes: Names of the classes.
+        output: File of the weights (.safetensors, half precision, mmsegmentation's names).
+        command: What was called, for the facts.
+        seed: Seed of the initial weights, the order of the images and their mirroring.
+        epochs: Passes over the training images.
+        lr: Peak learning rate.
+        embed_dims: Width of the first stage; 32 in B0.
+        channels: Width of the head; 256 in B0.
+        console: Where to print.
+
+    Raises:
+        ValueError: If ``output`` does not end in .safetensors, or mmsegmentation is missing.
+    """
+    if output.suffix != ".safetensors":
+        raise ValueError(f"--output must end in .safetensors, got {output}")
+    started = time.perf_counter()
+    L.seed_everything(seed, verbose=False)
+    kwargs = {"num_classes": len(classes), "embed_dims": embed_dims, "channels": channels}
+    network = segformer(len(classes), embed_dims=embed_dims, channels=channels)
+    order = torch.Generator().manual_seed(seed)
+    loader = DataLoader(_Examples(train), BATCH_SIZE, shuffle=True, drop_last=True, generator=order)
+    held_out = DataLoader(_Examples(validation), BATCH_SIZE)
+    module = SegmentationTraining(network, lr, len(loader) * epochs, console)
+    trainer = L.Trainer(
+        max_epochs=epochs,
+        gradient_clip_val=1.0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        enable_progress_bar=False,
+    )
+    trainer.fit(module, loader, held_out)
+    state = {key: v.half() if v.is_floating_point() else v for key, v in network.state_dict().items()}
+    network.load_state_dict(state)  # the rounded weights, as a user will load them
+    trainer.validate(module, held_out, verbose=False)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    save_file({key: value.contiguous() for key, value in state.items()}, output)
+    facts = (
+        f"# Trained by: {command}\n"
+        f"# Mean IoU of these weights on {len(validation)} images of the source domain: {100 * module.miou():.2f} %\n"
+        f"# torch {torch.__version__}, {torch.get_num_threads()} threads, {time.perf_counter() - started:.0f} seconds\n"
+    )
+    card = {"architecture": "segformer", "kwargs": kwargs, "mean": list(MEAN), "std": list(STD)}
+    card["classes"] = list(classes)
+    output.with_suffix(".yaml").write_text(facts + OmegaConf.to_yaml(OmegaConf.create(card)))
+    console.print(f"mean IoU {100 * module.miou():.2f} % on validation, weights in {output}")
+
+
+def train_streets_segformer(
+    output: Path, *, seed: int, epochs: int, num_images: int, lr: float, console: Console
+) -> None:
+    """Train the source model of streets_c: SegFormer-B0 at half its width, on streets by day.
+
+    Args:
+        output: File of the weights, as for ``train_segformer``.
+        seed: Seed of the initial weights, the order of the images and their mirroring.
+        epochs: Passes over the training images.
+        num_images: Training images, from index 0 on.
+        lr: Peak learning rate.
+        console: Where to print.
+
+    Raises:
+        ValueError: As for ``train_segformer``.
+    """
+    command = (
+        f"tta-bench source train dataset=streets_c --output {output.name} --seed {seed} --epochs {epochs} "
+        f"--num-images {num_images} --lr {lr}"
+    )
+    train_segformer(
+        _Drawn("train", num_images), _Drawn("validation", 100), CLASSES, output,
+        command=command, seed=seed, epochs=epochs, lr=lr, embed_dims=16, channels=64, console=console,
+    )  # fmt: skip
+
+
+class _Drawn:
+    """Streets by day, all drawn beforehand: drawing one takes longer than learning from it."""
+
+    def __init__(self, split: str, num_images: int) -> None:
+        self.labels = np.zeros(num_images, dtype=np.int64)
+        with get_context("spawn").Pool() as pool:
+            jobs = pool.imap(_draw, ((split, i) for i in range(num_images)), chunksize=16)
+            self.drawn = list(track(jobs, f"drawing {split}", total=num_images))
+
+    def __len__(self) -> int:
+        return len(self.drawn)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return self.drawn[index][0]
+
+    def label_map(self, index: int) -> np.ndarray:
+        return self.drawn[index][1]
+
+    def describe(self) -> str:
+        return f"procedural streets ({len(self)} images)"
+
+
+def _draw(job: tuple[str, int]) -> tuple[np.ndarray, np.ndarray]:
+    split, index = job
+    images = StreetScenes(split, index + 1)
+    return images[index], images.label_map(index)
