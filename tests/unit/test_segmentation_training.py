@@ -36,7 +36,9 @@ class Halves:
     def __getitem__(self, index):
         rng = np.random.default_rng([self.seed, index, 1])
         bright = np.where(self.label_map(index) == 1, 200, 60)[..., None]
-        return (bright + rng.normal(0, 10, (32, 64, 3))).clip(0, 255).astype(np.uint8)
+        image = (bright + rng.normal(0, 10, (32, 64, 3))).clip(0, 255).astype(np.uint8)
+        image.flags.writeable = False  # as Pillow's are
+        return image
 
     def describe(self):
         return "halves"

@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from tta_bench.data.datamodule import enlarge
 from tta_bench.domains.cifar_binary import is_cifar_binary
 from tta_bench.domains.clean import CleanImages, digest, open_images
+from tta_bench.engine.run import quiet_lightning
 from tta_bench.engine.source_train import EpochLines, SourceTraining
 from tta_bench.engine.wandb_log import close_wandb, wandb_mode
 from tta_bench.functional.training_views import training_view
@@ -209,6 +210,7 @@ def fine_tune(recipe: Recipe, output: Path, console: Console, *, num_workers: in
     module = FineTuning(
         network, recipe, len(loader) * recipe.epochs, tuple(card["mean"]), tuple(card["std"]), size and size[0]
     )  # fmt: skip
+    quiet_lightning()
     loggers: list[Logger] = [_wandb_logger(recipe, output)] if wandb else []
     trainer = L.Trainer(
         max_epochs=recipe.epochs,

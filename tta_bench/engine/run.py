@@ -51,6 +51,14 @@ BEGUN = ("started", "source_seconds", "source_cached", "source_forward_samples",
 PACKAGES = ("tta_bench", "torch", "lightning", "timm", "numpy", "scipy", "opencv-python-headless")
 
 
+def quiet_lightning() -> None:
+    """Keep tips, and warnings that a user can do nothing about, off the terminal."""
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for message in UNHELPFUL:
+        warnings.filterwarnings("ignore", message=message)
+
+
 def build_method(node: DictConfig, backbone: Backbone, seed: int) -> TTAMethod:
     """The method that a node describes; one that draws nothing need not take a seed."""
     make = build(node)
@@ -227,10 +235,7 @@ class Run:
         return {"status": "done"}
 
     def _trainer(self, callbacks: list[L.Callback]) -> L.Trainer:
-        for name in ("lightning.pytorch", "lightning.fabric"):
-            logging.getLogger(name).setLevel(logging.WARNING)
-        for message in UNHELPFUL:
-            warnings.filterwarnings("ignore", message=message)
+        quiet_lightning()
         settings = plain(self.config.trainer)
         if str(settings["devices"]) != "1" and "strategy" not in settings:  # a rank that died is noticed in a minute
             settings["strategy"] = DDPStrategy(timeout=timedelta(minutes=1))

@@ -101,7 +101,7 @@ class EpochLines(L.Callback):
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Print the accuracy."""
-        if not trainer.sanity_checking:
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
             accuracy = trainer.callback_metrics["accuracy"].item()
             self.console.print(
                 f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}: {accuracy:.1f} % on validation"

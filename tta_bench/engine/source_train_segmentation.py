@@ -95,8 +95,8 @@ class _Examples(Dataset[tuple[Tensor, Tensor]]):
         return len(self.images)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        image, labels = np.ascontiguousarray(self.images[index]), self.images.label_map(index)
-        return torch.from_numpy(image).permute(2, 0, 1), torch.tensor(labels)
+        image, labels = torch.tensor(self.images[index]), torch.tensor(self.images.label_map(index))  # files: read-only
+        return image.permute(2, 0, 1), labels
 
 
 def train_segformer(

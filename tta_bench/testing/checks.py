@@ -18,6 +18,7 @@ import torch
 from timm.models.resnet import ResNet
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from tta_bench.data.datamodule import StreamDataModule
 from tta_bench.methods.base import TTAMethod
@@ -115,8 +116,8 @@ def check_memory_is_flat(build: Build, last: int = 300) -> None:
     def undeclared_bytes() -> int:
         gc.collect()
         declared = {value.data_ptr() for _, value in method.named_buffers()}
-        tensors = [o for o in gc.get_objects() if issubclass(type(o), Tensor) and o.data_ptr() not in declared]
-        return sum(t.nbytes for t in tensors)
+        tensors = [o for o in gc.get_objects() if issubclass(type(o), Tensor) and not is_lazy(o)]
+        return sum(t.nbytes for t in tensors if t.data_ptr() not in declared)
 
     sizes = []
     for t in range(last):
