@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import multiprocessing
 import os
 import signal
@@ -171,7 +172,7 @@ class TestGoingOn:
         return tmp_path
 
     def find(self, folder, **other):
-        console = Console(record=True, width=200, quiet=False, file=open(os.devnull, "w"))  # noqa: PTH123, SIM115
+        console = Console(record=True, width=200, quiet=False, file=io.StringIO())
         with console.file:
             found = find_state(folder, {**MINE, **other}, "tent", console)
         return found, console.export_text()
