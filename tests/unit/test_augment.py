@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageEnhance
 
 from tta_bench.functional import augment
-from tta_bench.functional.augment import VIEWS, Ranges, random_view
+from tta_bench.functional.augment import VIEWS, Ranges, View, random_view
 
 RANDOM = ("cotta", "soft", "roid")
 NEUTRAL = Ranges(*[(1.0, 1.0)] * 3, (0.0, 0.0), (1.0, 1.0), (0.0, 0.0), (1.0, 1.0), (0.0, 0.0), (0.001, 0.001))
@@ -185,3 +187,7 @@ def test_an_unknown_kind_is_refused():
     ):
         random_view(pixels(), "hard", rng())
     assert set(VIEWS) == {"cotta", "soft", "roid", "flip", "identity"}
+
+
+def test_the_names_in_signatures_are_the_kinds_that_exist():
+    assert set(get_args(View)) == set(VIEWS)

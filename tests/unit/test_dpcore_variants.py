@@ -158,3 +158,10 @@ class TestDPCoreB:
     def test_a_buffer_of_one_is_refused(self):
         with pytest.raises(ValueError, match="buffer_size must be 2 or more"):
             DPCoreB(toy_backbone(), buffer_size=1)
+
+
+@pytest.mark.parametrize("setting", [{"max_size": 0}, {"floor_guard": -1.0}])
+def test_impossible_values_are_refused(setting):
+    (name,) = setting
+    with pytest.raises(ValueError, match=f"method.{name} must be"):
+        DPCore(toy_backbone(), **setting)

@@ -195,3 +195,8 @@ def test_the_warm_up_keeps_what_a_network_knows(name, settings, able_network):
     method.fit_source(source())
     images, labels = clean_images()
     assert (method.forward_and_adapt(images).argmax(dim=1) == labels).float().mean() > 0.98
+
+
+def test_a_negative_number_of_steps_is_refused():
+    with pytest.raises(ValueError, match="method.warmup_steps must be 0 or more, got -1"):
+        build("vida", warmup_steps=-1).fit_source(source())

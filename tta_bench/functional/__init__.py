@@ -7,6 +7,7 @@ from tta_bench.functional.losses import (
     soft_likelihood_ratio,
     symmetric_cross_entropy,
 )
+from tta_bench.functional.optimizers import sgd_or_adam
 from tta_bench.functional.parameters import adapt_norm_layers, adapt_weights_and_biases, norm_layers
 from tta_bench.functional.statistics import Statistics, batch_statistics, statistics_distance
 from tta_bench.functional.weights import ema_update, lerp, sam_ascend, sam_return, stochastic_restore
@@ -22,6 +23,7 @@ __all__ = [
     "norm_layers",
     "sam_ascend",
     "sam_return",
+    "sgd_or_adam",
     "soft_cross_entropy",
     "soft_likelihood_ratio",
     "softmax_entropy",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import torchvision.transforms.v2.functional as F
@@ -98,6 +98,7 @@ def _transform(images: Tensor, rng: torch.Generator, ranges: Ranges, border: str
     return images.clamp(0, 1)
 
 
+View = Literal["cotta", "soft", "roid", "flip", "identity"]
 VIEWS: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
     "cotta": partial(_transform, ranges=Ranges(), border="edge", blur_and_noise=True),
     "soft": partial(_transform, ranges=SOFT, border="edge", blur_and_noise=True),

@@ -7,10 +7,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
-from torch.optim import SGD, Adam, Optimizer
+from torch.optim import Optimizer
 
-from tta_bench.functional import adapt_weights_and_biases, ema_update, symmetric_cross_entropy
-from tta_bench.functional.augment import random_view
+from tta_bench.functional import adapt_weights_and_biases, ema_update, sgd_or_adam, symmetric_cross_entropy
+from tta_bench.functional.augment import View, random_view
 from tta_bench.functional.entropy import at_least_float32
 from tta_bench.methods.base import TTAMethod
 from tta_bench.models.backbone import Backbone
@@ -72,7 +72,7 @@ class BDG(TTAMethod):
         quantile: float = 0.8,
         diversity_momentum: float = 0.9,
         alignment: float = 1e-3,
-        views: str = "cotta",
+        views: View = "cotta",
         seed: int = 0,
     ) -> None:
         super().__init__(backbone, seed=seed)
@@ -92,9 +92,8 @@ class BDG(TTAMethod):
 
     def configure_optimizers(self) -> Optimizer:
         """SGD or Adam over the weights and biases."""
-        if self.hparams.optimizer == "adam":
-            return Adam(self.adapted, lr=self.hparams.lr)
-        return SGD(self.adapted, lr=self.hparams.lr, momentum=0.9, nesterov=True)
+        h = self.hparams
+        return sgd_or_adam(self.adapted, h.optimizer, lr=h.lr, nesterov=True)
 
     def forward_and_adapt(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) in [0, 1] -> logits (B, K) of the teacher before the update."""

@@ -14,7 +14,7 @@ from tta_bench.functional import (
     stochastic_restore,
     symmetric_cross_entropy,
 )
-from tta_bench.functional.augment import random_view
+from tta_bench.functional.augment import View, random_view
 from tta_bench.functional.entropy import at_least_float32
 from tta_bench.functional.hog import hog_dim, hog_targets
 from tta_bench.methods.base import TTAMethod
@@ -73,7 +73,7 @@ class CMAE(TTAMethod):
         consistency: Literal["symmetric", "one_sided"] = "symmetric",
         restore_probability: float = 0.001,
         num_views: int = 10,
-        views: str = "cotta",
+        views: View = "cotta",
         seed: int = 0,
     ) -> None:
         super().__init__(backbone, seed=seed)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from tta_bench.functional import ema_update, lerp
+from tta_bench.functional.augment import View
 from tta_bench.methods.roid import ROID
 from tta_bench.models.backbone import Backbone
 
@@ -67,7 +68,7 @@ class CMF(ROID):
         temperature: float = 1 / 3,
         probability_momentum: float = 0.9,
         prior_correction: Literal["logits", "probabilities", "none"] = "logits",
-        views: str = "roid",
+        views: View = "roid",
         seed: int = 0,
     ) -> None:
         super().__init__(

@@ -8,16 +8,17 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.optim import SGD, Adam, Optimizer
+from torch.optim import Optimizer
 
 from tta_bench.functional import (
     adapt_weights_and_biases,
     ema_update,
+    sgd_or_adam,
     soft_cross_entropy,
     stochastic_restore,
     symmetric_cross_entropy,
 )
-from tta_bench.functional.augment import random_view
+from tta_bench.functional.augment import View, random_view
 from tta_bench.methods.base import TTAMethod
 from tta_bench.models.backbone import Backbone
 from tta_bench.types import PredictionTiming
@@ -76,7 +77,7 @@ class CoTTA(TTAMethod):
         restore_probability: float = 0.001,
         threshold: float = 0.1,
         num_views: int = 32,
-        views: str = "cotta",
+        views: View = "cotta",
         seed: int = 0,
     ) -> None:
         super().__init__(backbone, seed=seed)
@@ -97,9 +98,7 @@ class CoTTA(TTAMethod):
     def configure_optimizers(self) -> Optimizer:
         """SGD or Adam over all weights and biases."""
         h = self.hparams
-        if h.optimizer == "adam":
-            return Adam(self.adapted, lr=h.lr)
-        return SGD(self.adapted, lr=h.lr, momentum=h.momentum, nesterov=h.nesterov)
+        return sgd_or_adam(self.adapted, h.optimizer, lr=h.lr, momentum=h.momentum, nesterov=h.nesterov)
 
     def forward_and_adapt(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) in [0, 1] -> the teacher's logits (B, K), before its update."""

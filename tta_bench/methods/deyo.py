@@ -7,9 +7,9 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.optim import SGD, Adam, Optimizer
+from torch.optim import Optimizer
 
-from tta_bench.functional import adapt_norm_layers, softmax_entropy
+from tta_bench.functional import adapt_norm_layers, sgd_or_adam, softmax_entropy
 from tta_bench.functional.entropy import at_least_float32
 from tta_bench.functional.patches import shuffle_patches
 from tta_bench.methods.base import TTAMethod
@@ -74,9 +74,7 @@ class DeYO(TTAMethod):
     def configure_optimizers(self) -> Optimizer:
         """SGD or Adam over those norm layers."""
         h = self.hparams
-        if h.optimizer == "adam":
-            return Adam(self.adapted, lr=h.lr)
-        return SGD(self.adapted, lr=h.lr, momentum=h.momentum)
+        return sgd_or_adam(self.adapted, h.optimizer, lr=h.lr, momentum=h.momentum)
 
     def forward_and_adapt(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) in [0, 1] -> logits (B, K) before the update."""

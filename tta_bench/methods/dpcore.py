@@ -100,6 +100,10 @@ class DPCore(TTAMethod):
         seed: int = 0,
     ) -> None:
         super().__init__(backbone, seed=seed)
+        if max_size is not None and max_size < 1:
+            raise ValueError(f"method.max_size must be 1 or more, or null for a coreset that grows; got {max_size}")
+        if floor_guard < 0:
+            raise ValueError(f"method.floor_guard must be 0 or more, got {floor_guard}")
         self.save_hyperparameters(ignore="backbone", logger=False)
         nothing = torch.tensor(math.nan)
         self._passes = (0.0, 0.0)

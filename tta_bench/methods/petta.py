@@ -18,7 +18,7 @@ from tta_bench.functional import (
     softmax_entropy,
     symmetric_cross_entropy,
 )
-from tta_bench.functional.augment import random_view
+from tta_bench.functional.augment import View, random_view
 from tta_bench.functional.class_statistics import class_statistics, class_sums
 from tta_bench.functional.memory import CSTU
 from tta_bench.functional.robust_bn import following, use_robust_batch_norm
@@ -96,7 +96,7 @@ class PeTTA(TTAMethod):
         entropy_weight: float = 1.0,
         robust_alpha: float = 0.05,
         num_source: int = 100_000,
-        views: str = "cotta",
+        views: View = "cotta",
         seed: int = 0,
     ) -> None:
         super().__init__(backbone, seed=seed)

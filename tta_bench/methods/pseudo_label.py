@@ -7,9 +7,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from torch.optim import SGD, Adam, Optimizer
+from torch.optim import Optimizer
 
-from tta_bench.functional import adapt_norm_layers
+from tta_bench.functional import adapt_norm_layers, sgd_or_adam
 from tta_bench.methods.base import TTAMethod
 from tta_bench.models.backbone import Backbone
 from tta_bench.types import PredictionTiming
@@ -70,9 +70,7 @@ class PseudoLabel(TTAMethod):
     def configure_optimizers(self) -> Optimizer:
         """SGD or Adam over the norm layers."""
         h = self.hparams
-        if h.optimizer == "adam":
-            return Adam(self.adapted, lr=h.lr)
-        return SGD(self.adapted, lr=h.lr, momentum=h.momentum, nesterov=h.nesterov)
+        return sgd_or_adam(self.adapted, h.optimizer, lr=h.lr, momentum=h.momentum, nesterov=h.nesterov)
 
     def forward_and_adapt(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) in [0, 1] -> logits (B, K) before the update."""

@@ -8,16 +8,17 @@ from typing import Literal
 import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
-from torch.optim import SGD, Adam, Optimizer
+from torch.optim import Optimizer
 
 from tta_bench.functional import (
     adapt_norm_layers,
     lerp,
+    sgd_or_adam,
     soft_likelihood_ratio,
     softmax_entropy,
     symmetric_cross_entropy,
 )
-from tta_bench.functional.augment import random_view
+from tta_bench.functional.augment import View, random_view
 from tta_bench.functional.entropy import at_least_float32
 from tta_bench.methods.base import TTAMethod
 from tta_bench.models.backbone import Backbone
@@ -75,7 +76,7 @@ class ROID(TTAMethod):
         temperature: float = 1 / 3,
         probability_momentum: float = 0.9,
         prior_correction: Literal["logits", "probabilities", "none"] = "logits",
-        views: str = "roid",
+        views: View = "roid",
         seed: int = 0,
     ) -> None:
         super().__init__(backbone, seed=seed)
@@ -92,9 +93,7 @@ class ROID(TTAMethod):
     def configure_optimizers(self) -> Optimizer:
         """SGD or Adam over the norm layers."""
         h = self.hparams
-        if h.optimizer == "adam":
-            return Adam(self.adapted, lr=h.lr)
-        return SGD(self.adapted, lr=h.lr, momentum=h.momentum, nesterov=True)
+        return sgd_or_adam(self.adapted, h.optimizer, lr=h.lr, momentum=h.momentum, nesterov=True)
 
     def forward_and_adapt(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) in [0, 1] -> logits (B, K) before the update, corrected for the batch's classes."""

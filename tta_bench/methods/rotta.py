@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.optim import Adam, Optimizer
 
 from tta_bench.functional import adapt_norm_layers, ema_update, soft_cross_entropy, softmax_entropy
-from tta_bench.functional.augment import random_view
+from tta_bench.functional.augment import View, random_view
 from tta_bench.functional.memory import CSTU, cut_at_updates
 from tta_bench.functional.robust_bn import following, use_robust_batch_norm
 from tta_bench.methods.base import TTAMethod
@@ -64,7 +64,7 @@ class RoTTA(TTAMethod):
         age_weight: float = 1.0,
         entropy_weight: float = 1.0,
         alpha: float = 0.05,
-        views: str = "cotta",
+        views: View = "cotta",
         seed: int = 0,
     ) -> None:
         super().__init__(backbone, seed=seed)

@@ -8,10 +8,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
-from torch.optim import SGD, Adam, Optimizer
+from torch.optim import Optimizer
 
-from tta_bench.functional import adapt_norm_layers, soft_cross_entropy
-from tta_bench.functional.augment import random_view
+from tta_bench.functional import adapt_norm_layers, sgd_or_adam, soft_cross_entropy
+from tta_bench.functional.augment import View, random_view
 from tta_bench.functional.class_statistics import class_statistics
 from tta_bench.methods.base import TTAMethod
 from tta_bench.models.backbone import Backbone
@@ -71,7 +71,7 @@ class SANTA(TTAMethod):
         temperature: float = 0.1,
         projection_dim: int = 128,
         num_source: int = 100_000,
-        views: str = "cotta",
+        views: View = "cotta",
         seed: int = 0,
     ) -> None:
         super().__init__(backbone, seed=seed)
@@ -101,9 +101,7 @@ class SANTA(TTAMethod):
     def configure_optimizers(self) -> Optimizer:
         """SGD or Adam over the norm layers and the projector."""
         h = self.hparams
-        if h.optimizer == "adam":
-            return Adam(self.adapted, lr=h.lr)
-        return SGD(self.adapted, lr=h.lr, momentum=h.momentum, nesterov=h.nesterov)
+        return sgd_or_adam(self.adapted, h.optimizer, lr=h.lr, momentum=h.momentum, nesterov=h.nesterov)
 
     @torch.no_grad()
     def measure_source(self, loader: Iterable[tuple[Tensor, Tensor]]) -> None:

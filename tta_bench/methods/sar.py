@@ -7,9 +7,9 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.optim import SGD, Adam, Optimizer
+from torch.optim import Optimizer
 
-from tta_bench.functional import adapt_norm_layers, sam_ascend, sam_return, softmax_entropy
+from tta_bench.functional import adapt_norm_layers, sam_ascend, sam_return, sgd_or_adam, softmax_entropy
 from tta_bench.methods.base import TTAMethod
 from tta_bench.models.backbone import Backbone
 from tta_bench.types import PredictionTiming
@@ -80,9 +80,7 @@ class SAR(TTAMethod):
     def configure_optimizers(self) -> Optimizer:
         """SGD or Adam over those norm layers."""
         h = self.hparams
-        if h.optimizer == "adam":
-            return Adam(self.adapted, lr=h.lr)
-        return SGD(self.adapted, lr=h.lr, momentum=h.momentum)
+        return sgd_or_adam(self.adapted, h.optimizer, lr=h.lr, momentum=h.momentum)
 
     def forward_and_adapt(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) in [0, 1] -> logits (B, K) of the first forward pass, before the update."""

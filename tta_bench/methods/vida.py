@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from tta_bench.functional import lerp, soft_cross_entropy, stochastic_restore, symmetric_cross_entropy
-from tta_bench.functional.augment import random_view
+from tta_bench.functional.augment import View, random_view
 from tta_bench.functional.training_views import training_view
 from tta_bench.methods.base import TTAMethod
 from tta_bench.methods.warm_up import warm_up
@@ -87,7 +87,7 @@ class ViDA(TTAMethod):
         low_rank: int = 1,
         high_rank: int = 128,
         num_views: int = 10,
-        views: str = "cotta",
+        views: View = "cotta",
         threshold: float = 0.2,
         scales: Literal["paper", "released"] = "paper",
         teacher_momentum: float = 0.999,

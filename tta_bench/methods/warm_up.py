@@ -26,8 +26,10 @@ def warm_up(
         steps: Number of updates; with 0 nothing happens.
 
     Raises:
-        ValueError: If there are no source images.
+        ValueError: If there are no source images or ``steps`` is negative.
     """
+    if steps < 0:
+        raise ValueError(f"method.warmup_steps must be 0 or more, got {steps}")
     trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
     resting = [p for p in method.parameters() if p.requires_grad and id(p) not in trained]
     for p in resting:
