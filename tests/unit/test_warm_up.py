@@ -198,5 +198,5 @@ def test_the_warm_up_keeps_what_a_network_knows(name, settings, able_network):
 
 
 def test_a_negative_number_of_steps_is_refused():
-    with pytest.raises(ValueError, match="method.warmup_steps must be 0 or more, got -1"):
+    with pytest.raises(ValueError, match=r"method\.warmup_steps must be 0 or more, got -1"):
         build("vida", warmup_steps=-1).fit_source(source())
