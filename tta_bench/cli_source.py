@@ -52,10 +52,10 @@ def source_train(
         if images is None:
             _train_shapes_vit(output, model or checkpoint or config, seed, epochs, num_images, lr)
             return
-        if model is None and config is None:
-            raise ValueError("say what is fine-tuned: --model with its full timm tag, or --config with --checkpoint")
         if num_images is not None:
             raise ValueError("--num-images is for shapes_c: of --images, all are used")
+        if model is None and config is None:
+            raise ValueError("say what is fine-tuned: --model with its full timm tag, or --config with --checkpoint")
         from tta_bench.engine.fine_tune import Recipe, fine_tune
 
         recipe = Recipe(

@@ -186,6 +186,7 @@ class TestTheCommand:
         [
             (["--model", "shapes_vit"], "fine-tuned on images of yours: give --images"),
             (["--images", "x.npz", "--num-images", 3], "--num-images is for shapes_c"),
+            (["--images", "x.npz"], "say what is fine-tuned: --model"),
         ],
     )
     def test_mistakes_end_with_status_2(self, tmp_path, words, message):
