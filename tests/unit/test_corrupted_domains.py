@@ -134,6 +134,11 @@ class TestShapesC:
         assert len(source) == 4000
         assert not {source[i].tobytes() for i in range(20)} & {data.clean[i].tobytes() for i in range(20)}
 
+    def test_it_has_as_many_source_images_as_asked_for(self):
+        assert len(shapes_c(num_images=1, num_source_images=10_000).source_images()) == 10_000
+        with pytest.raises(ValueError, match=r"dataset\.num_source_images must be at least 1, got 0"):
+            shapes_c(num_source_images=0)
+
     def test_its_validation_split_shows_other_images(self):
         test, validation = (shapes_c(num_images=3, split=s, domains=["clean"]) for s in ("test", "validation"))
         assert all((test.load("clean", i) != validation.load("clean", i)).any() for i in range(3))
