@@ -26,6 +26,10 @@ list = [$(subst $(space),$(comma),$(strip $(subst $(comma),$(space),$(1))))]
 WORDS = $(if $(DATASET),'dataset=$(DATASET)') $(if $(METHODS),'methods=$(call list,$(METHODS))') \
         $(if $(SEEDS),'seeds=$(call list,$(SEEDS))')
 
+# Data sets with a class per pixel need mmsegmentation, which is installed when the first of them is asked for.
+SEG := $(if $(filter streets_c acdc cityscapes segmentation_folder,$(DATASET)),$(VENV)/.seg)
+PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --no-input $(PIP_ARGS) -c constraints.txt
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help bench reproduce test test-all lint docs format wheel clean
@@ -33,10 +37,10 @@ WORDS = $(if $(DATASET),'dataset=$(DATASET)') $(if $(METHODS),'methods=$(call li
 help: ## Print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-bench: $(STAMP) ## Compare methods: SETTING=cdc DATASET=shapes_c METHODS="source tent dpcore" SEEDS="0 1 2" ARGS="dataset.severity=3"
+bench: $(STAMP) $(SEG) ## Compare methods: SETTING=cdc DATASET=shapes_c METHODS="source tent dpcore" SEEDS="0 1 2" ARGS="dataset.severity=3"
 	@$(BIN)/tta-bench bench $(if $(SETTING),'setting=$(SETTING)') $(WORDS) $(ARGS)
 
-reproduce: $(STAMP) ## Run a table of the paper: TABLE=components DATASET=shapes_c SEEDS="0 1" (TABLE=list for all)
+reproduce: $(STAMP) $(SEG) ## Run a table of the paper: TABLE=components DATASET=shapes_c SEEDS="0 1" (TABLE=list for all)
 	@$(BIN)/tta-bench reproduce $(or $(TABLE),list) $(if $(TABLE),$(WORDS) $(ARGS))
 
 test: $(STAMP) ## Run the tests (minutes)
@@ -76,5 +80,10 @@ $(STAMP): pyproject.toml constraints.txt
 	  echo "$(PYTHON) lacks the module venv: install it (on Debian and Ubuntu, the package python3-venv)." >&2; exit 1; }
 	@echo "Installing tta_bench and what it needs into $(VENV); the first time this takes several minutes."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --disable-pip-version-check --no-input $(PIP_ARGS) -c constraints.txt -e '.[dev]'
+	@$(PIP_INSTALL) -e '.[dev]'
+	@touch $@
+
+$(VENV)/.seg: $(STAMP)
+	@echo "Installing mmsegmentation, which $(DATASET) needs."
+	@$(PIP_INSTALL) -e '.[dev,seg]'
 	@touch $@

@@ -32,17 +32,18 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "streams": (set(), {"numpy"}),
     "domains": (set(), {"numpy", "scipy", "PIL", "cv2"}),
     "functional": (set(), {"torch", "torchvision"}),
-    "records": (set(), set()),
+    "confusion": (set(), set()),
+    "records": ({"confusion"}, set()),
     "ranks": (set(), set()),
     "models": ({"functional", "types"}, {"torch", "timm", "safetensors", "numpy", "omegaconf"}),
     "methods": ({"functional", "models", "types"}, {"torch", "lightning"}),
     "data": ({"domains", "streams", "types"}, {"torch", "lightning", "numpy"}),
-    "callbacks": ({"types", "records", "methods.base"}, {"torch", "lightning", "rich"}),
-    "report": ({"records"}, {"rich", "jinja2"}),
+    "callbacks": ({"types", "confusion", "functional", "records", "methods.base"}, {"torch", "lightning", "rich"}),
+    "report": ({"confusion", "records"}, {"rich", "jinja2"}),
     "create": ({"methods", "models"}, set()),
     "testing": ({"data", "methods.base", "models", "types"}, {"torch", "lightning", "timm", "numpy"}),
     "engine": (
-        {"callbacks", "data", "domains", "functional", "methods", "models", "ranks", "records", "report"}
+        {"callbacks", "confusion", "data", "domains", "functional", "methods", "models", "ranks", "records", "report"}
         | {"streams", "types"},
         ENGINE,
     ),
@@ -58,6 +59,7 @@ LAZY = {
     "streams/timeline.py": {"matplotlib"},
     "engine/paper_figure.py": {"matplotlib"},
     "models/segformer_loading.py": {"mmseg", "mmengine"},
+    "engine/wandb_view.py": {"wandb_workspaces"},
 }
 METHODS_WITHOUT_ENTRY = {"__init__", "base", "warm_up"}
 

@@ -142,13 +142,20 @@ def tune(
 
 @app.command()
 def report(
-    folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders above them")],
+    folders: Annotated[list[Path] | None, typer.Argument(help="Run folders, or folders above them")] = None,
     form: Annotated[
         str | None,
         typer.Option("--format", help="terminal, markdown, latex, csv or html; by default the file's ending"),
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Write into this file instead of the terminal")] = None,
     baseline: Annotated[str, typer.Option(help="The method, or the column, that gains are over")] = "source",
+    from_wandb: Annotated[
+        str | None,
+        typer.Option(metavar="ENTITY/PROJECT", help="Fetch the runs of this W&B project, and report on them"),
+    ] = None,
+    to_wandb: Annotated[
+        str | None, typer.Option(metavar="ENTITY/PROJECT", help="Also give the finished runs to this W&B project")
+    ] = None,
 ) -> None:
     """Compare runs, from their folders alone.
 
@@ -156,13 +163,26 @@ def report(
         tta-bench report runs/shapes_c/cdc
 
         tta-bench report runs --output report.html --baseline tent
+
+        tta-bench report --from-wandb me/tta_bench --output report.html
     """
     with _one_sentence():
         from tta_bench.records import read_results, writing
         from tta_bench.report import comparison_tables, format_of, report_text
 
         form = form or (format_of(output) if output else "terminal")
+        folders = folders or []
+        if from_wandb:
+            from tta_bench.engine.wandb_transfer import from_wandb as fetch
+
+            folders = [*folders, *fetch(from_wandb, errors)]
+        if not folders:
+            raise ValueError("say which runs: give their folders, or --from-wandb entity/project")
         results = read_results(folders)
+        if to_wandb:
+            from tta_bench.engine.wandb_transfer import to_wandb as give
+
+            give(folders, to_wandb, baseline, errors)
         if output is None and form == "terminal":
             _print_tables(results, comparison_tables(results, baseline))
             return

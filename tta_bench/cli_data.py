@@ -28,12 +28,12 @@ def data_list() -> None:
 @data_app.command("download")
 def data_download(
     name: Annotated[str, typer.Argument(help="A name from tta-bench data list")],
-    folder: Annotated[Path, typer.Option(help="Where it is unpacked")],
+    folder: Annotated[Path, typer.Option(help="Where it is unpacked")] = Path("data"),
 ) -> None:
     """Download a public data set, check it and unpack it; the same command goes on after a cut.
 
     Examples:
-        tta-bench data download cifar10_c --folder data/
+        tta-bench data download cifar10_c
 
         tta-bench data download imagenet_c --folder /data
     """

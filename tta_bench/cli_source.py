@@ -17,6 +17,7 @@ source_app = typer.Typer(
 @source_app.command("train")
 def source_train(
     output: Annotated[Path, typer.Option(help="Where the weights go; a .yaml with the facts lies beside them")],
+    words: Words = None,
     images: Annotated[
         str | None,
         typer.Option(help="Fine-tune on these: class folders, CIFAR's binary version, a .npz file, or a .npy file"),
@@ -32,23 +33,40 @@ def source_train(
     image_size: Annotated[int | None, typer.Option(help="Cut images of folders to this square")] = None,
     seed: int = 0,
     epochs: int = 8,
-    num_images: Annotated[int | None, typer.Option(help="Of shapes_c; 40000 by default")] = None,
-    lr: Annotated[float | None, typer.Option(help="1.5e-3 from scratch and 1e-4 for fine-tuning by default")] = None,
-    batch_size: int = 128,
+    num_images: Annotated[
+        int | None, typer.Option(help="Of shapes_c, 40000 by default, and of streets_c, 2400")
+    ] = None,
+    lr: Annotated[float | None, typer.Option(help="1e-4 for fine-tuning by default, and more from scratch")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="128 by default, and 8 for segmentation")] = None,
     num_workers: Annotated[int, typer.Option(help="Processes that decode images")] = 0,
     wandb: Annotated[bool, typer.Option(help="Also log to Weights & Biases")] = False,
 ) -> None:
     """Fine-tune a timm model on your images; without --images, train the source model of shapes_c from scratch.
 
-    One image in ten is held out for validation. The same command goes on after the last finished epoch.
+    With dataset=..., train a SegFormer from scratch on the source domain of a data set for segmentation.
+
+    One image in ten is held out for validation. The same command goes on fine-tuning after the last finished epoch.
 
     Examples:
         tta-bench source train --output vit-cifar10.safetensors --images cifar-10-batches-bin
         --model vit_tiny_patch16_224.augreg_in21k_ft_in1k --checkpoint vit_tiny.npz --wandb
 
         tta-bench source train --output shapes_vit.safetensors
+
+        tta-bench source train dataset=segmentation_folder dataset.images=camvid/images dataset.labels=camvid/labels
+        dataset.classes=camvid/label_colors.txt dataset.source_domain=day --output segformer.safetensors --epochs 40
     """
     with one_sentence():
+        if words:
+            if images or model or checkpoint or config:
+                raise ValueError("dataset=... trains a SegFormer from scratch: leave out --images and --model")
+            from tta_bench.engine.source_train_segmentation import train_on_source_domain
+
+            train_on_source_domain(
+                words, output, seed=seed, epochs=epochs, num_images=num_images, lr=lr, batch_size=batch_size,
+                console=console,
+            )  # fmt: skip
+            return
         if images is None:
             _train_shapes_vit(output, model or checkpoint or config, seed, epochs, num_images, lr)
             return
@@ -60,7 +78,7 @@ def source_train(
 
         recipe = Recipe(
             images, labels, split, classes, image_size, model, checkpoint, config, seed, epochs,
-            1e-4 if lr is None else lr, batch_size,
+            1e-4 if lr is None else lr, batch_size or 128,
         )  # fmt: skip
         fine_tune(recipe, output, console, num_workers=num_workers, wandb=wandb)
 

@@ -15,12 +15,16 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from tta_bench.confusion import Confusion, IouTally, from_text, to_text
+
 SCHEMA = 1
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 COLUMNS = (
     "step", "domain", "samples", "wrong", "error", "running_error",
     "forward_samples", "backward_samples", "seconds", "top_class_share", "calibration", "coreset_size",
 )  # fmt: skip
+CONFUSION = "confusion"  # a further column where pixels are classified
+csv.field_size_limit(2**31 - 1)  # one of many classes is longer than csv lets pass
 BINS = 15  # of equal width, for the calibration error
 
 
@@ -30,7 +34,8 @@ class Row:
 
     Attributes:
         step: Position in the stream.
-        by_domain: Per domain of the batch, the number of samples and how many were wrong.
+        by_domain: Per domain of the batch, the number of samples and how many were wrong; where pixels are classified,
+            the number of images and the sum of their shares of wrong pixels.
         forward_samples: Images forwarded through the backbone.
         backward_samples: Images whose gradient came back through it.
         seconds: Time of the adaptation, without loading.
@@ -38,17 +43,19 @@ class Row:
         top_class_share: Share of the class predicted most often; near 1 in a stream of many classes, the method has
             collapsed.
         calibration: Per bin of confidence that is not empty, the number of samples, the sum of their confidences and
-            how many were right.
+            how many were right; where pixels are classified, of pixels.
+        confusion: Per domain, as in ``by_domain``, the pixels by class and prediction; None of classified images.
     """
 
     step: int
-    by_domain: Mapping[str, tuple[int, int]]
+    by_domain: Mapping[str, tuple[int, float]]
     forward_samples: int
     backward_samples: int
     seconds: float
     diagnostics: Mapping[str, float] = field(default_factory=dict)
     top_class_share: float = 0.0
     calibration: Mapping[int, tuple[int, float, int]] = field(default_factory=dict)
+    confusion: Mapping[str, Confusion] | None = None
 
     @property
     def samples(self) -> int:
@@ -56,7 +63,7 @@ class Row:
         return sum(n for n, _ in self.by_domain.values())
 
     @property
-    def wrong(self) -> int:
+    def wrong(self) -> float:
         """Number of wrong predictions."""
         return sum(w for _, w in self.by_domain.values())
 
@@ -69,11 +76,16 @@ class Row:
 
 
 class Tally:
-    """Counts of a stream so far; errors are made from integers, never from means of means."""
+    """Counts of a stream so far; errors and IoU are made from integers, never from means of means.
 
-    def __init__(self) -> None:
+    Args:
+        iou: Counts pixels; None where images are classified.
+    """
+
+    def __init__(self, iou: IouTally | None = None) -> None:
+        self.iou = iou
         self.samples: dict[str, int] = {}
-        self.wrong: dict[str, int] = {}
+        self.wrong: dict[str, float] = {}
         self.forward_samples = self.backward_samples = 0
         self.seconds: list[float] = []
         self.coreset_size: float | None = None
@@ -85,6 +97,9 @@ class Tally:
         for name, (n, wrong) in row.by_domain.items():
             self.samples[name] = self.samples.get(name, 0) + n
             self.wrong[name] = self.wrong.get(name, 0) + wrong
+        if row.confusion is not None:
+            self.iou = self.iou or IouTally()
+            self.iou.add(row.step, row.confusion)
         self.forward_samples += row.forward_samples
         self.backward_samples += row.backward_samples
         self.seconds.append(row.seconds)
@@ -134,7 +149,27 @@ class Tally:
             "coreset_size": None if self.coreset_size is None else int(self.coreset_size),
             "seconds": sum(self.seconds),
             "seconds_per_batch_median": median(self.seconds) if self.seconds else None,
+            **(self.iou.summary() if self.iou else {}),
         }
+
+
+def logged_numbers(row: Row, tally: Tally) -> dict[str, float]:
+    """What loggers get of a batch, on the step axis ``stream/step``; ``tally`` already counts it."""
+    errors = tally.domain_error
+    return {
+        "stream/step": row.step,
+        "stream/error": 100 * row.wrong / row.samples,
+        "stream/running_error": tally.sample_error,
+        "stream/mean_error": tally.mean_error,
+        "stream/calibration_error": tally.calibration_error,
+        "stream/top_class_share": row.top_class_share,
+        **{f"domain/{name}": errors[name] for name in row.by_domain},
+        **(tally.iou.logged(row.by_domain) if tally.iou else {}),
+        "cost/forward_per_sample": row.forward_samples / row.samples,
+        "cost/backward_per_sample": row.backward_samples / row.samples,
+        "cost/seconds": row.seconds,
+        **{f"method/{key}": value for key, value in row.diagnostics.items()},
+    }
 
 
 def _none_if_nan(x: float) -> float | None:
@@ -194,6 +229,7 @@ class RowWriter:
             "top_class_share": row.top_class_share,
             "calibration": ";".join(f"{k}={n}/{c!r}/{right}" for k, (n, c, right) in row.calibration.items()),
             "coreset_size": row.diagnostics.get("coreset_size", ""),
+            **({} if row.confusion is None else {CONFUSION: to_text(row.confusion)}),
             **{key: value for key, value in row.diagnostics.items() if key != "coreset_size"},
         }
         text = io.StringIO(newline="")
@@ -242,7 +278,7 @@ def read_rows(path: Path, size: int) -> list[Row]:
     lines = list(csv.DictReader(io.StringIO(content.decode(), newline="")))
     try:
         rows = [_row(line) for line in lines]
-    except (KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"{path} has a row that cannot be read") from error
     if len(content) < size or [row.step for row in rows] != list(range(len(rows))):
         raise ValueError(f"{path} has lost rows")
@@ -250,17 +286,18 @@ def read_rows(path: Path, size: int) -> list[Row]:
 
 
 def _row(line: Mapping[str, str]) -> Row:
-    own = {key: float(value) for key, value in line.items() if key not in COLUMNS}
-    size = line["coreset_size"]
+    own = {key: float(value) for key, value in line.items() if key not in (*COLUMNS, CONFUSION)}
+    size, by_domain = line["coreset_size"], _by_domain(line)
     return Row(
         step=int(line["step"]),
-        by_domain=_by_domain(line),
+        by_domain=by_domain,
         forward_samples=int(line["forward_samples"]),
         backward_samples=int(line["backward_samples"]),
         seconds=float(line["seconds"]),
         diagnostics={"coreset_size": float(size), **own} if size else own,
         top_class_share=float(line.get("top_class_share") or 0),
         calibration=_calibration(line.get("calibration") or ""),
+        confusion=from_text(line[CONFUSION], list(by_domain)) if CONFUSION in line else None,
     )
 
 
@@ -274,15 +311,15 @@ def _calibration(text: str) -> dict[int, tuple[int, float, int]]:
     return found
 
 
-def _by_domain(line: Mapping[str, str]) -> dict[str, tuple[int, int]]:
+def _by_domain(line: Mapping[str, str]) -> dict[str, tuple[int, float]]:
     """``fog`` with its own columns, or ``fog=3/12;snow=1/4`` (wrong/samples)."""
     if "=" not in line["domain"]:
-        return {line["domain"]: (int(line["samples"]), int(line["wrong"]))}
-    found = {}
+        return {line["domain"]: (int(line["samples"]), json.loads(line["wrong"]))}
+    found: dict[str, tuple[int, float]] = {}
     for part in line["domain"].split(";"):
         name, _, counts = part.rpartition("=")
         wrong, _, n = counts.partition("/")
-        found[name] = (int(n), int(wrong))
+        found[name] = (int(n), json.loads(wrong))
     return found
 
 

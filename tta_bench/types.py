@@ -35,7 +35,7 @@ class StreamBatch(NamedTuple):
     """One batch as it arrives."""
 
     images: Tensor  # (B, C, H, W) float in [0, 1]
-    labels: Tensor  # (B,) int64; for callbacks, never for methods
+    labels: Tensor  # (B,) int64, or (B, H, W) with 255 where a pixel does not count; for callbacks, never for methods
     domain_ids: Tensor  # (B,) int64, position in Schedule.domains; for callbacks, never for methods
     step: int  # position in the stream
 
@@ -43,4 +43,4 @@ class StreamBatch(NamedTuple):
 class StepOutput(NamedTuple):
     """What `test_step` hands to the callbacks."""
 
-    scores: Tensor  # (B, K), detached
+    scores: Tensor  # (B, K), or (B, K, H, W) for every pixel; detached

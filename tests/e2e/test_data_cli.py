@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -49,6 +50,16 @@ def test_a_mistake_is_one_sentence_and_status_2(words, message, tmp_path, monkey
     assert done.exit_code == 2
     assert message in done.output.replace("\n", " ")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_download_goes_to_a_folder_called_data_unless_told_otherwise(monkeypatch, tmp_path):
+    calls = []
+    monkeypatch.setattr(
+        "tta_bench.engine.downloads.download", lambda name, folder, console: calls.append((name, folder))
+    )
+    for words in (["cifar10_c"], ["cifar10_c", "--folder", tmp_path]):
+        assert typed("download", *words).exit_code == 0
+    assert calls == [("cifar10_c", Path("data")), ("cifar10_c", tmp_path)]
 
 
 def test_pack_takes_the_words_of_a_run(images, tmp_path):

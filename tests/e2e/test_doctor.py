@@ -78,6 +78,11 @@ class TestWhereAllIsWell:
         assert found["weights"][0] == f"SHA-256 {load_model('shapes_vit').weights_sha256[:16]}..."
         assert {"memory, source", "memory, tent", "memory, dpcore"} <= set(found)
 
+    def test_it_says_where_frost_comes_from(self, examined):
+        words = ["method=source", "dataset.num_images=20", "logger=off"]
+        assert examined(*words, "dataset.domains=[frost/2]")[1]["frost textures"] == ("generated", "note")
+        assert "frost textures" not in examined(*words, "dataset.domains=[fog]")[1]
+
     def test_it_measures_the_error_of_the_source_model(self, examined, errors):
         _, found = examined(*SMALL, "method=source", images=80)
         assert found["source error, stream"][0].startswith(f"{sum(errors.values()) / 2:.1f} ± ")
@@ -114,6 +119,7 @@ class TestProblems:
         assert "lacks the class 0" in examined(*words_for(folder))[1]["data"][0]
         (folder.parent / "classes.txt").write_text("\n".join(map(str, range(10))))
         done, found = examined(*words_for(folder), f"dataset.classes={folder.parent}/classes.txt")
+        assert found["label map"][0] == "0 = 0, 1 = 1, 2 = 2, ..., 9 = 9"
         assert found["classes"][0] == "labels 0 to 9, 1 to 2 images per class and domain; night lacks 9 of 10 classes"
         assert (found["classes"][1], done.exit_code) == ("note", 0)
 

@@ -436,13 +436,13 @@ class TestTheDisk:
 class TestWandb:
     def test_an_offline_run_goes_on_in_a_new_one_that_names_the_earlier(self, own_method, tmp_path):
         pytest.importorskip("wandb.proto.wandb_internal_pb2")
-        from tests.e2e.test_wandb_offline import items, read_records
+        from tests.e2e.wandb_files import items, whole_records
 
         words = [own_method, "logger=wandb", "logger.mode=offline"]
         assert in_a_child(stop(signal.SIGTERM), tmp_path, *words) == 143
         done = Done(tmp_path, *words)
         first, second = (
-            [(r.WhichOneof("record_type"), r) for r in read_records(path)]
+            [(r.WhichOneof("record_type"), r) for r in whole_records(path)]
             for path in sorted(done.folder.glob("wandb/offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime)
         )
         runs = [next(r.run for kind, r in records if kind == "run") for records in (first, second)]

@@ -2,78 +2,31 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
-import struct
-from collections.abc import Iterator
-from pathlib import Path
+import shutil
+import zipfile
 
 import pytest
 from typer.testing import CliRunner
 
+from tests.e2e.wandb_files import Logged, OfflineRun
 from tta_bench.cli import app
 from tta_bench.engine.run import PACKAGES
+from tta_bench.engine.wandb_names import config_of
+from tta_bench.records import read_results
+from tta_bench.report.figures import best_first
+from tta_bench.report.groups import group_runs
+from tta_bench.report.runs import FILES, Run
 
-pb = pytest.importorskip("wandb.proto.wandb_internal_pb2")
-BLOCK = 32768  # of LevelDB's log format, which a .wandb file has behind a header of 7 bytes
-FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 WORDS = [
     "methods=[source,dpcore]", "dpcore.num_source=64", "dpcore.steps_new=2", "dataset.num_images=20",
     "dataset.domains=[gaussian_noise,fog]", "setting.batch_size=8", "trainer=cpu",
 ]  # fmt: skip
 
 
-def read_records(path: Path) -> Iterator[object]:
-    """The records of a .wandb file."""
-    content = path.read_bytes()
-    assert content[:4] == b":W&B"
-    position, parts = 7, []
-    while position + 7 <= len(content):
-        room = BLOCK - position % BLOCK
-        if room < 7:  # the rest of a block that has no room for a header is padding
-            position += room
-            continue
-        _, length, kind = struct.unpack("<IHB", content[position : position + 7])
-        parts.append(content[position + 7 : position + 7 + length])
-        position += 7 + length
-        if kind in (FULL, LAST):
-            record = pb.Record()
-            record.ParseFromString(b"".join(parts))
-            yield record
-            parts = []
-        else:
-            assert kind in (FIRST, MIDDLE)
-
-
-def items(updates) -> dict[str, object]:
-    """Key-value items of a record; nested keys are joined by dots."""
-    return {".".join(item.nested_key) or item.key: json.loads(item.value_json) for item in updates}
-
-
-class Logged:
-    """The content of one W&B run."""
-
-    def __init__(self, folder: Path) -> None:
-        (path,) = folder.glob("wandb/offline-run-*/*.wandb")
-        self.folder = folder
-        self.records = list(read_records(path))
-        runs = self.of_kind("run")
-        self.run = runs[0]
-        self.config = {k: v for run in runs for k, v in items(run.config.update).items()}
-        self.history = [items(record.item) for record in self.of_kind("history")]
-        self.steps = [row for row in self.history if "stream/error" in row]
-        self.summary = {k: v for record in self.of_kind("summary") for k, v in items(record.update).items()}
-        self.result = json.loads((folder / "result.json").read_text())
-        path = folder / "batches.csv"
-        self.rows = list(csv.DictReader(path.read_text().splitlines())) if path.exists() else []
-
-    def of_kind(self, kind: str) -> list:
-        return [getattr(r, kind) for r in self.records if r.WhichOneof("record_type") == kind]
-
-
 @pytest.fixture(scope="module")
-def logged(tmp_path_factory):
+def home(tmp_path_factory):
     home = tmp_path_factory.mktemp("wandb")
     before = os.environ.get("WANDB_MODE")
     places = [f"output={home}/runs", f"cache_dir={home}/cache"]
@@ -81,6 +34,11 @@ def logged(tmp_path_factory):
     assert done.exit_code == 0, done.output
     assert "anonymous" not in done.output
     assert os.environ.get("WANDB_MODE") == before
+    return home
+
+
+@pytest.fixture(scope="module")
+def logged(home):
     return {path.parent.name: Logged(path) for path in home.glob("runs/*/*/*/seed*")}
 
 
@@ -103,6 +61,7 @@ class TestARun:
         config, result = logged[method].config, logged[method].result
         for key in ("method", "setting", "dataset", "seed", "stream_sha256", "weights_sha256", "data", "config"):
             assert config[key] == result[key]
+        assert "status" not in config
         assert set(config["versions"]) == {*PACKAGES, "python"}
 
     def test_has_every_step_once_in_order(self, logged, method):
@@ -140,16 +99,153 @@ class TestARun:
         for key in ("status", "mean_error", "sample_error", "forward_per_sample", "coreset_size", "seconds"):
             assert summary[key] == result[key]
 
+    def test_takes_over_the_files_of_the_run_folder(self, logged, method):
+        content = logged[method]
+        assert "run_folder.zip" in content.to_upload
+        with zipfile.ZipFile(content.files / "run_folder.zip") as archive:
+            assert sorted(archive.namelist()) == sorted(FILES)
+            for name in {*FILES} - {"result.json"}:
+                assert archive.read(name) == (content.folder / name).read_bytes()
+            packed = json.loads(archive.read("result.json"))
+        assert packed == {**content.result, "source_mean_error": None}  # what Source's error is, is known later
+
     def test_has_a_table_of_the_domains_errors(self, logged, method):
         (row,) = [row for row in logged[method].history if "domain_error._type" in row or "domain_error" in row]
-        (table,) = logged[method].folder.glob("wandb/offline-run-*/files/media/table/domain_error_*.table.json")
-        content, result = json.loads(table.read_text()), logged[method].result
+        content, result = logged[method].table("domain_error"), logged[method].result
         assert content["columns"] == ["domain", "error", "samples"]
         assert {name: error for name, error, _ in content["data"]} == result["domain_error"]
         assert "stream/error" not in row
 
     def test_has_ended(self, logged, method):
         assert [record.exit_code for record in logged[method].of_kind("exit")] == [0]
+
+
+def group_of(home):
+    (group,) = group_runs(map(Run, read_results([home / "runs"])))
+    return group
+
+
+def compared(home):
+    return OfflineRun(home / "runs/shapes_c/cdc", "compare-*")
+
+
+def test_runs_that_may_be_compared_agree_in_their_protocol_and_those_that_may_be_averaged_in_their_entry(logged):
+    configs = [content.config for content in logged.values()]
+    assert len({config["protocol"] for config in configs}) == 1
+    assert len({config["entry"] for config in configs}) == 2
+    source = logged["source"].result
+    seed = config_of({**source, "seed": 7, "stream_sha256": "7" * 64, "config": {**source["config"], "seed": 7}})
+    assert [seed[key] for key in ("protocol", "entry")] == [
+        logged["source"].config[key] for key in ("protocol", "entry")
+    ]
+    slower = {**source, "config": {**source["config"], "reset": "domain"}}
+    assert config_of(slower)["entry"] != seed["entry"]
+    assert config_of({**source, "weights_sha256": "other"})["protocol"] != seed["protocol"]
+
+
+class TestTheComparison:
+    def test_stands_in_the_group_of_its_runs(self, home, logged):
+        run = compared(home)
+        assert (run.run.display_name, run.run.job_type) == ("compare shapes_c cdc", "compare")
+        assert run.run.run_group == logged["source"].run.run_group
+        assert run.run.run_id == f"compare-{logged['source'].config['protocol']}"
+        assert "protocol" not in run.config
+        assert [record.exit_code for record in run.of_kind("exit")] == [0]
+
+    def test_has_the_numbers_of_every_method(self, home, logged):
+        table = compared(home).table("compare/methods")
+        rows = {row[0]: dict(zip(table["columns"], row, strict=True)) for row in table["data"]}
+        results = {method: content.result for method, content in logged.items()}
+        assert set(rows) == set(results)
+        for method, row in rows.items():
+            result = results[method]
+            assert row["Mean error (%)"] == pytest.approx(result["mean_error"])
+            assert row["gain over source"] == pytest.approx(results["source"]["mean_error"] - result["mean_error"])
+            assert row["gaussian_noise (%)"] == pytest.approx(result["domain_error"]["gaussian_noise"])
+            assert row["Forward passes (per sample)"] == pytest.approx(result["forward_per_sample"])
+            assert row["Coreset size"] == result["coreset_size"]
+            assert (row["streams"], row["std over streams"]) == (1, None)
+
+    def test_has_the_errors_by_domain(self, home, logged):
+        table = compared(home).table("compare/domains")
+        assert table["columns"] == ["domain", "method", "error (%)", "std over streams", "streams"]
+        found = {(domain, method): error for domain, method, error, *_ in table["data"]}
+        assert found == {
+            (domain, method): pytest.approx(error)
+            for method, content in logged.items()
+            for domain, error in content.result["domain_error"].items()
+        }
+
+    def test_draws_bars_and_running_errors(self, home, logged):
+        run = compared(home)
+        bars = dict(run.table("compare/mean_error_table")["data"])
+        assert bars == {method: pytest.approx(content.result["mean_error"]) for method, content in logged.items()}
+        curves = run.table("compare/running_error_seed_0_table")
+        assert curves["columns"] == ["step", "lineKey", "lineVal"]
+        for method, content in logged.items():
+            drawn = [(step, value) for step, name, value in curves["data"] if name == method]
+            assert drawn == [(i + 1, pytest.approx(float(row["running_error"]))) for i, row in enumerate(content.rows)]
+
+    def test_has_the_page_of_the_report_without_links_to_this_machine(self, home):
+        (page,) = compared(home).files.glob("media/html/compare/page_*.html")
+        text = page.read_text()
+        assert 'id="g1"' in text
+        assert "batches.csv" not in text
+        assert str(home) not in text
+
+    def test_says_who_is_best(self, home):
+        summary = compared(home).summary
+        best = best_first(group_of(home))[0]
+        assert (summary["best"], summary["methods"], summary["runs"]) == (best.label, 2, 2)
+
+
+def test_a_bench_that_is_repeated_or_goes_on_keeps_its_comparison(home):
+    before = compared(home)
+    words = ["methods=[tent]", *WORDS[3:], f"output={home}/runs", f"cache_dir={home}/cache", "logger.mode=offline"]
+    assert CliRunner().invoke(app, ["bench", *words]).exit_code == 0
+    after = compared(home)  # fails if there are two
+    assert after.run.run_id == before.run.run_id
+    assert after.summary["methods"] == 3
+
+
+def test_a_comparison_that_fails_does_not_fail_the_bench(tmp_path, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("the server is on fire")
+
+    monkeypatch.setattr("tta_bench.engine.wandb_compare.comparison", fail)
+    words = ["methods=[source]", *WORDS[3:], f"output={tmp_path}/runs", "logger.mode=offline"]
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["bench", *words])
+    assert done.exit_code == 0
+    assert "W&B did not get the comparison: the server is on fire\n" in done.output
+    assert [record.exit_code for record in compared(tmp_path).of_kind("exit")] == [0]
+
+
+def test_a_run_that_is_uploaded_later_is_the_run_that_is_logged_live(logged, tmp_path, monkeypatch):
+    live = logged["dpcore"]
+    folder = tmp_path / "dpcore"
+    shutil.copytree(live.folder, folder, ignore=shutil.ignore_patterns("wandb"))
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    done = CliRunner().invoke(app, ["report", str(folder), "--to-wandb", "me/project"])
+    assert done.exit_code == 0, done.output
+    later = OfflineRun(folder, 16 * "?")
+    for key in ("display_name", "run_group", "job_type", "tags"):
+        assert getattr(later.run, key) == getattr(live.run, key)
+    assert (later.run.entity, later.run.project) == ("me", "project")
+    assert {k: v for k, v in later.config.items() if k != "_wandb"} == {
+        k: v for k, v in live.config.items() if k != "_wandb"
+    }
+    theirs = [{k: v for k, v in row.items() if k[0] != "_" and "peak_memory" not in k} for row in live.steps]
+    mine = [{k: v for k, v in row.items() if k[0] != "_"} for row in later.steps]
+    for one, other in zip(mine, theirs, strict=True):
+        assert one == {k: pytest.approx(v, abs=1e-6, nan_ok=True) for k, v in other.items()}
+    outcome = [key for key in live.summary if key.split("/")[0] not in ("_wandb", "cost", "domain_error")]
+    for key in outcome:
+        if not key.startswith(("_", "domain_error")):
+            assert later.summary[key] == pytest.approx(live.summary[key], nan_ok=True)
+    assert "run_folder.zip" in later.to_upload
+    assert {m.glob_name or m.name: m.step_metric for m in later.of_kind("metric")} == {
+        m.glob_name or m.name: m.step_metric for m in live.of_kind("metric")
+    }
 
 
 def test_a_failed_run_ends_as_failed(tmp_path):

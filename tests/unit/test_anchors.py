@@ -52,6 +52,12 @@ def test_fewer_images_rule_the_right_one_out_in_few_of_a_hundred_draws(true):
     assert sum("may as well" in sentence for sentence in told) > 20
 
 
+@pytest.mark.parametrize("wrap", [dict, lambda data: {"packed_from": data}])
+def test_nothing_is_known_of_some_of_the_classes(wrap):
+    told = [describe_protocol("imagenet_c", wrap({**AT_5, "classes": n}), exactly(PAPER.errors)) for n in (1000, 100)]
+    assert [sentence is None for sentence in told] == [False, True]
+
+
 def test_it_says_both_errors_and_the_uncertainty():
     counts = exactly(PAPER.errors)
     told = describe_protocol("imagenet_c", AT_5, counts)

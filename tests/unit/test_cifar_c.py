@@ -91,23 +91,52 @@ def test_a_missing_folder_is_named():
 
 
 @pytest.mark.parametrize(
-    ("name", "shape", "dtype"),
+    ("shape", "dtype"),
     [
-        ("fog", (10_000, 32, 32, 3), np.uint8),
-        ("fog", (50_000, 3, 32, 32), np.uint8),
-        ("fog", SHAPE, np.float32),
-        ("fog", SHAPE, np.int16),
-        ("labels", (10_000,), np.uint8),
-        ("labels", (50_000, 1), np.uint8),
+        ((10_000, 32, 32, 3), np.uint8),
+        ((50_000, 3, 32, 32), np.uint8),
+        (SHAPE, np.float32),
+        (SHAPE, np.int16),
     ],
 )
-def test_another_shape_or_type_is_one_sentence(root, tmp_path, name, shape, dtype):
-    for other in {"fog", "labels"} - {name}:
-        (tmp_path / f"{other}.npy").symlink_to(root / f"{other}.npy")
-    write(tmp_path / f"{name}.npy", shape, dtype)
-    with pytest.raises(ValueError, match=re.escape(f"{name}.npy should hold whole numbers of shape (50000")) as caught:
+def test_images_of_another_shape_or_type_are_one_sentence(root, tmp_path, shape, dtype):
+    (tmp_path / "labels.npy").symlink_to(root / "labels.npy")
+    write(tmp_path / "fog.npy", shape, dtype)
+    sentence = f"fog.npy should hold uint8 of shape {SHAPE}, as many as labels.npy, but holds {np.dtype(dtype)} {shape}"
+    with pytest.raises(ValueError, match=re.escape(sentence)):
         cifar10_c(root=str(tmp_path), domains=["fog"])
-    assert f"but holds {np.dtype(dtype)} {shape}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("labels", "sentence"),
+    [
+        (np.arange(10_000) // 1000, "holds 10000 labels, which are not five times the same ones"),
+        (np.arange(12) % 10, "holds 12 labels, which are not five times the same ones"),
+        (np.repeat(np.arange(10), 5)[:, None], "should hold a row of whole numbers, but holds int64 (50, 1)"),
+        (np.zeros(50), "should hold a row of whole numbers, but holds float64 (50,)"),
+        (np.zeros(0, int), "should hold a row of whole numbers, but holds int64 (0,)"),
+        (np.tile([3, 10], 5), "holds 2 classes from 3 to 10 where 10 from 0 to 9 belong"),
+        (np.tile([-1, 3], 5), "holds 2 classes from -1 to 3 where 10 from 0 to 9 belong"),
+    ],
+)
+def test_labels_that_cannot_be_are_one_sentence(tmp_path, labels, sentence):
+    np.save(tmp_path / "labels.npy", labels)
+    with pytest.raises(ValueError, match=re.escape(f"labels.npy {sentence}")):
+        cifar10_c(root=str(tmp_path), domains=["fog"])
+
+
+def test_a_subset_has_smaller_blocks_and_may_lack_classes(tmp_path):
+    np.save(tmp_path / "labels.npy", np.tile([7, 0, 7], 5))
+    pixels = np.zeros((15, 32, 32, 3), np.uint8)
+    pixels[:, 0, 0, 0] = np.arange(15)
+    np.save(tmp_path / "fog.npy", pixels)
+    data = cifar10_c(root=str(tmp_path), domains=["fog/1", "fog/4", "fog"])
+    first = [[int(data.load(domain, row)[0, 0, 0]) for row in range(3)] for domain in data.domains]
+    assert first == [[0, 1, 2], [9, 10, 11], [12, 13, 14]]
+    assert data.labels("fog").tolist() == [7, 0, 7]
+    assert len(cifar10_c(root=str(tmp_path), domains=["fog"], num_images=2).labels("fog")) == 2
+    with pytest.raises(ValueError, match=r"num_images must be in 1\.\.3.* got 4"):
+        cifar10_c(root=str(tmp_path), domains=["fog"], num_images=4)
 
 
 @pytest.mark.parametrize("content", [b"", b"<html>404</html>", b"\x93NUMPY\x01\x00v\x00{'descr': '|u1'"])
@@ -122,7 +151,7 @@ def test_labels_of_the_other_cifar_are_recognised(root, tmp_path):
     with pytest.raises(ValueError, match="holds 10 classes from 0 to 9 where 100 from 0 to 99 belong"):
         cifar100_c(root=str(root))
     (tmp_path / "fog.npy").symlink_to(root / "fog.npy")
-    np.save(tmp_path / "labels.npy", np.arange(50_000) % 100)
+    np.save(tmp_path / "labels.npy", np.tile(np.arange(10_000) % 100, 5))
     assert cifar100_c(root=str(tmp_path), domains=["fog"]).labels("fog")[99] == 99
     with pytest.raises(ValueError, match="holds 100 classes"):
         cifar10_c(root=str(tmp_path), domains=["fog"])

@@ -13,7 +13,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from tta_bench.cli import app
+from tta_bench.domains.cifar_c import cifar10_c, cifar100_c
 from tta_bench.domains.corrupted import corrupted
+from tta_bench.domains.corruptions import corrupt
 from tta_bench.domains.image_folder import image_folder
 from tta_bench.domains.imagenet_c import imagenet_c
 from tta_bench.engine import corrupt as corrupt_module
@@ -90,6 +92,19 @@ class TestJpegFolders:
         assert data.labels("fog").tolist() == [0, 0, 1]
         np.testing.assert_array_equal(data.load("fog", 2), Image.open(jpegs / "fog/4/n01443537/a.JPEG"))
 
+    def test_are_named_in_a_result_as_our_own_making(self, clean, jpegs, tmp_path):
+        how = {"classes": f"{jpegs}/classes.txt", "image_size": 8, "domains": ["fog"], "severity": 4}
+        told = imagenet_c(root=str(jpegs), **how).describe()["made_by"]
+        assert (told["frost_textures"], told["family"], told["clean"]) == (
+            "generated", "tiny", corrupted(images=str(clean), image_size=8).describe()["clean"]
+        )  # fmt: skip
+        (tmp_path / "fog").symlink_to(jpegs / "fog")
+        assert "made_by" not in imagenet_c(root=str(tmp_path), **how).describe()
+        for content, sentence in (("{", r"corrupted\.json is damaged"), ("{}", "is not of tta-bench data corrupt")):
+            (tmp_path / "corrupted.json").write_text(content)
+            with pytest.raises(ValueError, match=sentence):
+                imagenet_c(root=str(tmp_path), **how)
+
     def test_a_cut_costs_only_the_images_that_are_missing(self, clean, jpegs):
         before = content(jpegs)
         times = {name: (jpegs / name).stat().st_mtime_ns for name in before if name.endswith("JPEG")}
@@ -138,6 +153,22 @@ class TestBlocks:
         assert content(arrays / "out") == before
         assert (arrays / "out/shot_noise.npy").stat().st_mtime_ns == kept
         assert printed.startswith("contrast: 40 images, 5 severities\n200 images in")
+
+    @pytest.mark.parametrize(("classes", "name"), [(10, "cifar10_c"), (100, "cifar100_c")])
+    def test_of_32_pixels_are_read_as_the_last_line_says(self, tmp_path, classes, name):
+        pixels = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
+        np.savez(tmp_path / "clean.npz", images=pixels, labels=[classes - 1, 0, 4])
+        printed = written(tmp_path / "clean.npz", tmp_path / "out", "cifar", 1, domains="contrast")
+        assert f"read them with dataset={name} dataset.root={tmp_path}/out" in printed
+        data = {"cifar10_c": cifar10_c, "cifar100_c": cifar100_c}[name](root=f"{tmp_path}/out", domains=["contrast/2"])
+        assert data.labels("contrast/2").tolist() == [classes - 1, 0, 4]
+        np.testing.assert_array_equal(
+            data.load("contrast/2", 1), corrupt(pixels[1], "contrast", 2, family="cifar", rng=np.random.default_rng(0))
+        )
+
+    def test_of_other_sizes_say_that_no_data_set_reads_them(self, arrays):
+        printed = written(arrays / "clean.npz", arrays / "out", "cifar", 1, domains="contrast", seed=3)
+        assert "take 32x32 pixels and at most 100 classes" in printed
 
     def test_images_of_two_sizes_are_one_sentence(self, clean, tmp_path):
         (tmp_path / "in/a").mkdir(parents=True)

@@ -8,6 +8,7 @@ import pytest
 from matplotlib.colors import hsv_to_rgb, rgb_to_hsv
 from PIL import Image as Pillow
 from scipy.ndimage import gaussian_filter, zoom
+from scipy.stats import ks_2samp
 
 from tta_bench.domains.corruptions import (
     COMMON,
@@ -19,6 +20,7 @@ from tta_bench.domains.corruptions import (
     corrupt,
     generate_frost_textures,
     load_frost_textures,
+    name_frost_textures,
 )
 from tta_bench.domains.corruptions.blur import _scatter, clipped_zoom, gaussian, streak
 from tta_bench.domains.corruptions.digital import _smooth, contrast, saturate
@@ -197,12 +199,16 @@ def test_clipped_zoom_is_scipys_zoom_of_the_centre_crop():
         np.testing.assert_allclose(clipped_zoom(image, factor), expected, atol=1e-9)
 
 
-@pytest.mark.parametrize("sigma", [0.05, 0.7, 6.0])
-def test_gaussian_is_scipys_with_repeated_edges(sigma):
-    image = picture().astype(np.float64)
-    np.testing.assert_allclose(
-        gaussian(image, sigma), gaussian_filter(image, (sigma, sigma, 0), mode="nearest"), atol=1e-9
-    )
+@pytest.mark.parametrize("sigma", [0.05, 0.7, 3.0])
+def test_gaussian_of_a_point_is_the_formula_cut_at_4_sigmas(sigma):
+    point = np.zeros((31, 31, 3))
+    point[15, 15, 1] = 1
+    steps = np.arange(-15, 16)
+    weights = np.exp(-0.5 * (steps / sigma) ** 2) * (np.abs(steps) <= int(4 * sigma + 0.5))
+    expected = np.multiply.outer(weights, weights) / weights.sum() ** 2
+    np.testing.assert_allclose(gaussian(point, sigma)[..., 1], expected, atol=1e-12)
+    assert gaussian(point, sigma)[..., [0, 2]].max() == 0
+    np.testing.assert_allclose(gaussian(np.full((5, 4), 0.3), 6.0), 0.3)  # edges are repeated
 
 
 @pytest.mark.parametrize("sigma", [0.0, 0.3, 2.0, 25.0, 170.8])
@@ -280,6 +286,15 @@ def test_frost_textures_of_a_folder_come_in_order_of_names_without_the_sixth(tmp
     assert {texture.shape for texture in textures} == {(5, 7, 3)}
 
 
+def test_frost_textures_are_named_by_what_their_files_hold(tmp_path, monkeypatch):
+    for number, content in ((2, b"b"), (1, b"a"), (6, b"not drawn")):
+        (tmp_path / f"frost{number}.jpg").write_bytes(content)
+    digest = hashlib.sha256(b"ab").hexdigest()[:12]
+    assert name_frost_textures(tmp_path) == f"own (2 files, {digest})"
+    monkeypatch.setitem(name_frost_textures.__globals__, "_PUBLISHED", digest)
+    assert (name_frost_textures(tmp_path), name_frost_textures(None)) == ("published", "generated")
+
+
 def test_an_empty_frost_folder_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"holds no PNG or JPEG textures\.$"):
         load_frost_textures(tmp_path)
@@ -295,3 +310,32 @@ def test_generated_frost_textures_are_five_and_always_the_same():
         assert not texture.flags.writeable
         assert texture.std() > 10
     assert len({texture.tobytes() for texture in again}) == 5
+
+
+def spread(name, family, make_rng, draws=300):
+    """Mean, contrast and roughness of a corrupted 32-pixel picture, draw by draw: three arrays (draws,)."""
+    outputs = [corrupt(picture(32, 32), name, 5, family=family, rng=make_rng(seed)) for seed in range(draws)]
+    levels = np.stack(outputs).astype(float)
+    return levels.mean((1, 2, 3)), levels.std((1, 2, 3)), np.abs(np.diff(levels, axis=1)).mean((1, 2, 3))
+
+
+@pytest.mark.parametrize("family", ["cifar", "imagenet"])
+@pytest.mark.parametrize("name", RANDOM)
+def test_a_generator_gives_the_distribution_of_the_published_stream(name, family):
+    legacy, modern = (spread(name, family, make_rng) for make_rng in (np.random.RandomState, np.random.default_rng))
+    for one, other in zip(legacy, modern, strict=True):
+        assert ks_2samp(one, other).pvalue > 0.002
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "deviation"),
+    [
+        ("gaussian_noise", "imagenet", 255 * 0.08),
+        ("shot_noise", "cifar", 255 * np.sqrt(128 / 255 / 500)),  # Poisson: the variance is the mean
+        ("speckle_noise", "cifar", 128 * 0.06),
+    ],
+)
+def test_noise_has_the_moments_of_its_formula(name, family, deviation):
+    levels = corrupt(np.full((150, 150, 3), 128, np.uint8), name, 1, family=family, rng=any_rng()).astype(float)
+    assert abs(levels.mean() - 127.5) < 4 * deviation / np.sqrt(levels.size)  # truncation takes half a level
+    np.testing.assert_allclose(levels.var(), deviation**2 + 1 / 12, rtol=4 * np.sqrt(2 / levels.size))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ import tta_bench as tta
 from tta_bench.data import StreamDataModule, schedule_for
 from tta_bench.data.datamodule import enlarge
 from tta_bench.domains.corrupted import shapes_c
+from tta_bench.engine.nodes import DATASETS, SEGMENTATION
 from tta_bench.types import SourceNeed, StreamBatch
 
 
@@ -54,6 +57,21 @@ def test_loader_processes_do_not_change_the_stream(domains):
         assert a.step == b.step
         for x, y in zip(a[:3], b[:3], strict=True):
             assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize(
+    ("device", "processors", "ranks", "given", "workers"),
+    [("cpu", 16, 1, None, 0), ("cuda", 16, 1, None, 8), ("cuda", 12, 4, None, 3), ("cuda", 2, 4, None, 0),
+     ("cuda", 16, 1, 0, 0), ("cpu", 16, 1, 2, 2)],
+)  # fmt: skip
+def test_loader_processes_are_taken_where_processors_are_free(
+    domains, monkeypatch, device, processors, ranks, given, workers
+):
+    module = StreamDataModule(domains, schedule_for(domains, "csc"), num_workers=given)
+    module.trainer = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device(device)), world_size=ranks)
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(processors)))
+    loader = module.test_dataloader()
+    assert (loader.num_workers, loader.pin_memory) == (workers, device == "cuda")
 
 
 def test_images_of_several_sizes_name_the_remedy():
@@ -133,6 +151,14 @@ def test_a_named_data_module_is_made_of_plain_arguments(tmp_path):
     images = np.stack([domains.load("clean", i) for i in range(8)])
     np.savez(tmp_path / "x.npz", images=images, labels=np.arange(8))
     own = tta.data.CorruptedImages(
-        str(tmp_path / "x.npz"), "cdc", batch_size=4, seed=2, setting_params={"delta": 0.2}, domains=["fog", "clean"]
-    )
+        "cdc", images=f"{tmp_path}/x.npz", batch_size=4, seed=2, setting_params={"delta": 0.2},
+        domains=["fog", "clean"], model_size=96,
+    )  # fmt: skip
     assert own.schedule == module.schedule
+    batch = own.on_after_batch_transfer(next(iter(own.test_dataloader())), 0)
+    assert batch.images.shape == (4, 3, 96, 96)
+
+
+def test_every_data_set_with_a_label_per_image_has_a_named_data_module():
+    named = [getattr(tta.data, name) for name in tta.data.__all__ if hasattr(getattr(tta.data, name), "make")]
+    assert {cls.make for cls in named} == {make for name, make in DATASETS.items() if name not in SEGMENTATION}

@@ -60,12 +60,12 @@ def test_prompts_heads_and_classifier_are_trained():
 
 def test_each_stages_prompts_go_through_its_own_head_and_features_through_the_last():
     built = method()
-    features, outputs = encode_prompted(built.backbone, batches(1)[0])
-    projection, prompts = project(built.backbone, features, outputs)
+    seen = encode_prompted(built.backbone, batches(1)[0])
+    projection, prompts = project(built.backbone, seen)
     heads = stage_prompts(built.backbone).heads
-    torch.testing.assert_close(projection, heads[1](features))
-    torch.testing.assert_close(prompts[3, 0, 1], heads[0](outputs[3, 0, 1]))
-    torch.testing.assert_close(prompts[3, 1, 0], heads[1](outputs[3, 1, 0]))
+    torch.testing.assert_close(projection, heads[1](seen.features))
+    torch.testing.assert_close(prompts[3, 0, 1], heads[0](seen.outputs[0][3, 1]))
+    torch.testing.assert_close(prompts[3, 1, 0], heads[1](seen.outputs[1][3, 0]))
 
 
 def test_late_stages_weigh_more():
@@ -141,7 +141,7 @@ def test_the_memory_keeps_the_teachers_view_of_the_last_images():
     assert len(built.memory_features) == len(built.memory_probabilities) == 20
     assert torch.equal(built.memory_features[0], oldest)
     with torch.no_grad():
-        features, _ = encode_prompted(built.teacher, stream[2])
+        features = encode_prompted(built.teacher, stream[2]).features
     torch.testing.assert_close(built.memory_features[-8:], F.normalize(features, dim=1))
     torch.testing.assert_close(built.memory_probabilities[-8:], built.teacher.classify(features).softmax(dim=1))
 
@@ -167,19 +167,23 @@ def test_gradients_are_clipped_parameter_by_parameter_except_in_the_heads():
 
 def test_the_prediction_is_the_students_for_the_image_itself():
     built, images = method(lr=0.1), batches(1)[0]
-    features, _ = encode_prompted(built.backbone, images)
-    expected = built.backbone.classify(features).detach()
+    expected = built.backbone.classify(encode_prompted(built.backbone, images).features).detach()
     assert torch.equal(built.forward_and_adapt(images), expected)
 
 
 def test_student_and_teacher_see_views_of_their_own():
-    student, teacher = method().draw_views(batches(1)[0])
-    assert not torch.equal(student, teacher)
+    built, images = method(), batches(1)[0]
+    seen = []
+    built._see = lambda *views: (seen.extend(views), DePT._see(built, *views))[1]
+    built.forward_and_adapt(images)
+    assert len(seen) == 2
+    assert not torch.equal(seen[0], seen[1])
 
 
 def test_a_small_step_lowers_the_loss():
     built, images = method(lr=1e-3), batches(1)[0]
-    views, labels = built.draw_views(images), torch.arange(8) % 4
+    labels = torch.arange(8) % 4
+    views = [built.draw_view(images, labels)[0] for _ in range(2)]
 
     def loss():
         built.center = torch.zeros(16)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tta_bench.records import Row
-from tta_bench.report.visits import recovery, revisit_change, settling_time, visits_of
+from tta_bench.report.visits import MOST_VISITS, recovery, revisit_change, settling_time, visit_summary, visits_of
 
 
 def rows(*batches):
@@ -58,3 +58,26 @@ def test_recovery_is_the_mean_over_the_segments_that_follow_a_change():
 def test_segments_of_mixed_batches_have_no_recovery():
     batches = rows(*[{"a": (4, 1)}] * 6, *[{"a": (2, 1), "b": (2, 1)}] * 6)
     assert recovery(visits_of(batches), batches) is None
+
+
+def test_a_result_holds_the_errors_of_the_first_visits_of_domains_that_come_back():
+    returns = [{"a": (2, k % 3)} if turn == 0 else {"b": (4, 1)} for k in range(MOST_VISITS + 3) for turn in (0, 1)]
+    found = visit_summary(rows({"once": (4, 4)}, *returns[:-1]))
+    assert found["visit_error"] == {"a": [0.0, 50.0, 100.0, 0.0, 50.0, 100.0, 0.0, 50.0, 100.0, 0.0], "b": [25.0] * 10}
+    assert found["revisit_change"] == pytest.approx(0.0)  # a: its 13th visit is as its first; b never changes
+    assert found["recovery_batches"] is None  # no segment is long enough
+
+
+def test_the_measures_of_a_result_are_those_of_the_report():
+    some = rows(
+        *[{"a": (4, k)} for k in (4, 3, 2, 1, 0)], *[{"b": (4, 1)}] * 6, *[{"a": (4, k)} for k in (4, 0, 0, 0, 0)]
+    )
+    found = visit_summary(some)
+    visits = visits_of(some)
+    assert found["visit_error"] == {"a": [50.0, 20.0]}
+    assert found["revisit_change"] == revisit_change(visits) == -30.0
+    assert found["recovery_batches"] == recovery(visits, some)
+
+
+def test_a_run_without_batches_has_no_visits():
+    assert visit_summary([]) == {"visit_error": {}, "revisit_change": None, "recovery_batches": None}

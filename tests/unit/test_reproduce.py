@@ -83,7 +83,9 @@ class TestAPlan:
             ("components", "methods=[sar]", ["no row of sar", "dpcore_exp1"]),
             ("components", "seeds=[x]", ["whole number"]),
             ("components", "words", ["key=value"]),
-            ("acdc_csc", "dataset=shapes_c", ["acdc_csc needs the", "does not have yet"]),
+            ("acdc_csc", "dataset=shapes_c", ["about classes of pixels", "take for example dataset=streets_c"]),
+            ("components", "dataset=streets_c", ["about classes of images", "take for example dataset=shapes_c"]),
+            ("acdc_csc", "setting.rounds=2", ["acdc_csc sets setting.rounds itself"]),
         ],
     )
     def test_a_wrong_word_is_one_sentence(self, name, word, parts):

@@ -33,7 +33,7 @@ class RankAgreement(L.Callback):
             check_agreement(pl_module, sum(self.monitor.tally.wrong.values()))
 
 
-def check_agreement(method: TTAMethod, wrong: int) -> None:
+def check_agreement(method: TTAMethod, wrong: float) -> None:
     """Compare what the stream has made of a method on all ranks, bit for bit.
 
     Args:

@@ -13,16 +13,18 @@ import lightning.pytorch as L
 import torch
 from lightning.pytorch.loggers import Logger, WandbLogger
 
+from tta_bench.callbacks.counts import count_images, count_pixels
+from tta_bench.confusion import IouTally
 from tta_bench.methods.base import TTAMethod
-from tta_bench.records import BINS, Row, RowWriter, Tally
-from tta_bench.types import OutputKind, StepOutput, StreamBatch
+from tta_bench.records import Row, RowWriter, Tally, logged_numbers
+from tta_bench.types import StepOutput, StreamBatch
 
 
 class AdaptationMonitor(L.Callback):
-    """Counts errors per domain, passes, seconds and the method's diagnostics, batch by batch.
+    """Counts errors per domain, passes, seconds and the method's diagnostics, batch by batch; of pixels, also the IoU.
 
-    Loggers get them on a step axis of the stream: ``stream/step``, ``stream/running_error``,
-    ``domain/<name>`` (error so far), ``cost/...`` and ``method/...``.
+    Loggers get them on a step axis of the stream: ``stream/step``, ``stream/running_error``, ``stream/running_iou``,
+    ``domain/<name>`` (error so far), ``domain/<name>_iou``, ``cost/...`` and ``method/...``.
 
     Args:
         domains: Names of the domains by id; None asks the trainer's DataModule.
@@ -45,7 +47,7 @@ class AdaptationMonitor(L.Callback):
     def on_test_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Start counting: from zero, or from the rows of this run that are there."""
         self._names = tuple(self._domains or trainer.datamodule.schedule.domains)
-        self.tally, self.last = Tally(), self.earlier[-1] if self.earlier else None
+        self.tally, self.last = Tally(_iou_tally(trainer)), self.earlier[-1] if self.earlier else None
         for row in self.earlier:
             self.tally.add(row)
         if self._path is not None and trainer.is_global_zero:  # other ranks count the same
@@ -75,34 +77,18 @@ class AdaptationMonitor(L.Callback):
         """Count, write and log the batch."""
         method, (forward, backward, started) = _method(pl_module), self._before
         seconds = _now(pl_module.device) - started
-        probabilities = outputs.scores.double()
-        if method.output_kind is OutputKind.LOGITS:
-            probabilities = probabilities.softmax(dim=1)
-        confidence, predicted = probabilities.max(dim=1)
-        right = (predicted == batch.labels).double()
-        bins = (confidence * BINS).long().clamp(max=BINS - 1)
-        d, k = len(self._names), probabilities.shape[1]
-        numbers = torch.cat(
-            [
-                torch.bincount(batch.domain_ids, minlength=d).double(),
-                torch.bincount(batch.domain_ids, weights=1 - right, minlength=d),
-                torch.bincount(bins, minlength=BINS).double(),
-                torch.bincount(bins, weights=confidence, minlength=BINS),
-                torch.bincount(bins, weights=right, minlength=BINS),
-                torch.bincount(predicted, minlength=k).amax(dim=0, keepdim=True).double(),
-            ]
-        ).tolist()  # fmt: skip  (one synchronisation)
-        seen, wrong, binned = numbers[:d], numbers[d : 2 * d], numbers[2 * d : -1]
-        calibration = zip(binned[:BINS], binned[BINS : 2 * BINS], binned[2 * BINS :], strict=True)
+        count = count_images if batch.labels.ndim == 1 else count_pixels
+        counts = count(outputs.scores, method.output_kind, batch, self._names)
         self.last = Row(
             step=batch.step,
-            by_domain={name: (int(n), int(w)) for name, n, w in zip(self._names, seen, wrong, strict=True) if n},
+            by_domain=counts.by_domain,
             forward_samples=method.backbone.meter.forward_samples - forward,
             backward_samples=method.backbone.meter.backward_samples - backward,
             seconds=seconds,
             diagnostics=method.diagnostics(),
-            top_class_share=numbers[-1] / len(predicted),
-            calibration={i: (int(n), c, int(r)) for i, (n, c, r) in enumerate(calibration) if n},
+            top_class_share=counts.top_class_share,
+            calibration=counts.calibration,
+            confusion=counts.confusion,
         )
         self.tally.add(self.last)
         if self._writer is not None:
@@ -112,21 +98,7 @@ class AdaptationMonitor(L.Callback):
 
     def _metrics(self) -> dict[str, float]:
         assert self.last is not None
-        row, errors = self.last, self.tally.domain_error
-        return {
-            "stream/step": row.step,
-            "stream/error": 100 * row.wrong / row.samples,
-            "stream/running_error": self.tally.sample_error,
-            "stream/mean_error": self.tally.mean_error,
-            "stream/calibration_error": self.tally.calibration_error,
-            "stream/top_class_share": row.top_class_share,
-            **{f"domain/{name}": errors[name] for name in row.by_domain},
-            "cost/forward_per_sample": row.forward_samples / row.samples,
-            "cost/backward_per_sample": row.backward_samples / row.samples,
-            "cost/seconds": row.seconds,
-            "cost/peak_memory_bytes": peak_memory_bytes(),
-            **{f"method/{key}": value for key, value in row.diagnostics.items()},
-        }
+        return {**logged_numbers(self.last, self.tally), "cost/peak_memory_bytes": peak_memory_bytes()}
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         """Close the file: Lightning tears no callback down after a failure."""
@@ -153,6 +125,14 @@ def peak_memory_bytes() -> int:
         return torch.cuda.max_memory_allocated()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _iou_tally(trainer: L.Trainer) -> IouTally | None:
+    """Counts pixels where the data have classes of pixels, round by round where the stream is repeated."""
+    data = trainer.datamodule
+    if (classes := getattr(getattr(data, "domains", None), "classes", None)) is None:
+        return None
+    return IouTally(classes, len(data.schedule) // data.schedule.params.get("rounds", 1))
 
 
 def _method(module: L.LightningModule) -> TTAMethod:

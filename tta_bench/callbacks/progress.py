@@ -14,7 +14,7 @@ from tta_bench.callbacks.monitor import AdaptationMonitor
 
 
 class StreamProgress(L.Callback):
-    """Shows where the stream is: domain, running error, coreset size. Without a terminal, a line now and then.
+    """Shows where the stream is: domain, error or mean IoU, coreset size. Without a terminal, a line now and then.
 
     Args:
         title: What is running, e.g. ``dpcore seed 0``.
@@ -52,7 +52,8 @@ class StreamProgress(L.Callback):
             return
         domain = row.domain if len(row.by_domain) == 1 else "mixed"
         size = "" if tally.coreset_size is None else f"  coreset {tally.coreset_size:.0f}"
-        note = f"{domain:<17} error {tally.sample_error:5.1f} %{size}"
+        score = f"mIoU {tally.iou.pooled or 0:5.1f}" if tally.iou else f"error {tally.sample_error:5.1f}"
+        note = f"{domain:<17} {score} %{size}"
         self._progress.update(self._task, advance=1, note=note)
         if not self.console.is_terminal and time.monotonic() - self._printed > self.every:
             self._printed = time.monotonic()

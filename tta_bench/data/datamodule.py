@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,8 +15,13 @@ from torch.utils.data import DataLoader, Dataset
 
 from tta_bench.domains.clean import CleanImages
 from tta_bench.domains.corrupted import DomainSource
+from tta_bench.domains.segmentation import check_setting, has_label_maps
 from tta_bench.streams import Schedule, make_stream
 from tta_bench.types import SourceNeed, StreamBatch
+
+MOST_WORKERS = 8
+SOURCE_BATCH = 64
+SEGMENTED_SOURCE_BATCH = 4  # images of driving scenes have as many pixels as a dozen of those that are classified
 
 
 class _StreamDataset(Dataset[StreamBatch]):
@@ -30,9 +36,14 @@ class _StreamDataset(Dataset[StreamBatch]):
     def __getitem__(self, t: int) -> StreamBatch:
         step = self.schedule[t]
         names = [self.schedule.domains[d] for d in step.domain_ids]
-        images = [self.domains.load(name, int(i)) for name, i in zip(names, step.indices, strict=True)]
-        labels = [self.domains.labels(name)[i] for name, i in zip(names, step.indices, strict=True)]
+        rows = [(name, int(i)) for name, i in zip(names, step.indices, strict=True)]
         domain_ids = torch.from_numpy(step.domain_ids.astype(np.int64))
+        images = [self.domains.load(*row) for row in rows]
+        if has_label_maps(self.domains):
+            maps = [self.domains.label_map(*row) for row in rows]
+            remedy = "set setting.batch_size=1"
+            return StreamBatch(_to_tensor(images, remedy), _stacked(maps, remedy), domain_ids, t)
+        labels = [self.domains.labels(name)[i] for name, i in rows]
         return StreamBatch(_to_tensor(images), torch.tensor(labels), domain_ids, t)
 
 
@@ -45,7 +56,8 @@ class StreamDataModule(L.LightningDataModule):
     Args:
         domains: Where the images come from.
         schedule: What arrives when; domains are looked up by name.
-        num_workers: Loader processes; their number never changes the order.
+        num_workers: Loader processes; their number never changes the order. None takes up to ``MOST_WORKERS`` where the
+            network runs on a GPU, one per processor, and none where it needs the processors itself.
         seed: Seed of the order of the source images.
         image_size: Side of the square images that the model takes; smaller ones are enlarged. None leaves all as
             they are.
@@ -62,7 +74,7 @@ class StreamDataModule(L.LightningDataModule):
         domains: DomainSource,
         schedule: Schedule,
         *,
-        num_workers: int = 0,
+        num_workers: int | None = None,
         seed: int = 0,
         image_size: int | None = None,
         resize: tuple[int, int] | None = None,
@@ -77,17 +89,32 @@ class StreamDataModule(L.LightningDataModule):
         """The stream, in order."""
         dataset, steps = _StreamDataset(self.domains, self.schedule), range(self.start, len(self.schedule))
         cuda = self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
-        return DataLoader(dataset, batch_size=None, sampler=steps, num_workers=self.num_workers, pin_memory=cuda)
+        workers = self.num_workers
+        if workers is None:
+            workers = min(MOST_WORKERS, _processors() // self.trainer.world_size) if cuda else 0
+        return DataLoader(dataset, batch_size=None, sampler=steps, num_workers=workers, pin_memory=cuda)
 
-    def source_dataloader(self, need: SourceNeed, batch_size: int = 64) -> SourceBatches:
-        """Source images (B, C, H, W) in [0, 1] in random order, with labels (B,) if ``need`` asks for them."""
+    def source_dataloader(self, need: SourceNeed, batch_size: int | None = None) -> SourceBatches:
+        """Source images (B, C, H, W) in [0, 1] in random order.
+
+        Args:
+            need: With labels (B,), or label maps (B, H, W), if it asks for them.
+            batch_size: None takes 64 images, or ``SEGMENTED_SOURCE_BATCH`` where images come with label maps.
+        """
         labeled = need is SourceNeed.LABELED
+        batch_size = batch_size or (SEGMENTED_SOURCE_BATCH if has_label_maps(self.domains) else SOURCE_BATCH)
         images = self.domains.source_images()
         return SourceBatches(images, labeled, batch_size, self.seed, self.image_size, self.source_resize)
 
     def on_after_batch_transfer(self, batch: StreamBatch, dataloader_idx: int) -> StreamBatch:
-        """Bytes to floats of the model's size, on the device."""
-        return batch._replace(images=sized(_to_unit(batch.images), self.image_size, self.resize))
+        """Bytes to floats of the model's size, and label maps to whole numbers, on the device."""
+        images = sized(_to_unit(batch.images), self.image_size, self.resize)
+        return batch._replace(images=images, labels=batch.labels.long())
+
+
+def _processors() -> int:
+    """How many this process may use; macOS does not limit them."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class SourceBatches:
@@ -123,20 +150,29 @@ class SourceBatches:
         for rows in np.split(order, range(self.batch_size, len(order), self.batch_size)):
             images = _to_unit(_to_tensor([self.clean[int(i)] for i in rows]))
             images = sized(images, self.image_size, self.resize)
-            yield (images, torch.from_numpy(self.clean.labels[rows])) if self.labeled else images
+            yield (images, self._labels(rows)) if self.labeled else images
+
+    def _labels(self, rows: np.ndarray) -> Tensor:
+        if hasattr(self.clean, "label_map"):
+            return _stacked([self.clean.label_map(int(i)) for i in rows], "take source images of one size").long()
+        return torch.from_numpy(self.clean.labels[rows])
 
 
-def _to_tensor(images: list[np.ndarray]) -> Tensor:
+def _to_tensor(images: list[np.ndarray], remedy: str = "set dataset.image_size") -> Tensor:
     """(H, W, C) uint8 arrays of one size -> (B, C, H, W) uint8.
 
     Raises:
-        ValueError: If the sizes differ.
+        ValueError: If the sizes differ; the message ends in the remedy.
     """
-    sizes = {image.shape for image in images}
+    return _stacked([image.transpose(2, 0, 1) for image in images], remedy)
+
+
+def _stacked(arrays: list[np.ndarray], remedy: str) -> Tensor:
+    sizes = {array.shape[-2:] for array in arrays}
     if len(sizes) > 1:
         a, b = sorted(sizes)[:2]
-        raise ValueError(f"images of {a[0]}x{a[1]} and {b[0]}x{b[1]} pixels in one stream: set dataset.image_size")
-    return torch.from_numpy(np.ascontiguousarray(np.stack(images).transpose(0, 3, 1, 2)))
+        raise ValueError(f"images of {a[0]}x{a[1]} and {b[0]}x{b[1]} pixels in one stream: {remedy}")
+    return torch.from_numpy(np.ascontiguousarray(np.stack(arrays)))
 
 
 def _to_unit(images: Tensor) -> Tensor:
@@ -195,6 +231,10 @@ def schedule_for(
         batch_size: Samples per batch.
         seed: Seed of the stream.
         params: Further parameters of that kind, and ``rounds`` and ``order``.
+
+    Raises:
+        ValueError: If the setting or one of its parameters is wrong, or the data set does not have what it needs.
     """
+    check_setting(domains, setting)
     labels = {name: domains.labels(name) for name in domains.domains}
     return make_stream(setting, labels=labels, batch_size=batch_size, seed=seed, **params)

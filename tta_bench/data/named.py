@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from tta_bench.data.datamodule import StreamDataModule, schedule_for
-from tta_bench.domains.corrupted import corrupted, shapes_c
+from tta_bench.domains.cifar_c import cifar10_c, cifar100_c
+from tta_bench.domains.corrupted import DomainSource, corrupted, shapes_c
+from tta_bench.domains.image_folder import image_folder
+from tta_bench.domains.imagenet_c import imagenet_c
+from tta_bench.domains.packed import packed
 
 
-class ShapesC(StreamDataModule):
-    """The embedded data set ``shapes_c`` as a stream.
+class NamedStream(StreamDataModule):
+    """A data set as a stream; a subclass says which.
 
     Args:
         setting: Kind of stream, e.g. ``cdc``.
         batch_size: Samples per batch.
         seed: Seed of the stream and of the order of the source images.
-        num_workers: Loader processes.
+        num_workers: Loader processes; None as for ``StreamDataModule``.
         setting_params: Further parameters of the setting, e.g. ``{"delta": 0.1}``.
-        dataset: Keyword arguments of ``tta_bench.domains.corrupted.shapes_c``.
+        model_size: Side of the square images that the model takes; smaller ones are enlarged on the device. None
+            leaves them as they are.
+        dataset: Keyword arguments of ``make``, e.g. ``root="ImageNet-C"``.
+
+    Attributes:
+        make: The function that opens the data set; its arguments are described there.
     """
+
+    make: ClassVar[Callable[..., DomainSource]]
 
     def __init__(
         self,
@@ -26,39 +38,53 @@ class ShapesC(StreamDataModule):
         *,
         batch_size: int = 64,
         seed: int = 0,
-        num_workers: int = 0,
+        num_workers: int | None = None,
         setting_params: dict[str, Any] | None = None,
+        model_size: int | None = None,
         **dataset: Any,
     ) -> None:
-        domains = shapes_c(**dataset)
+        domains = type(self).make(**dataset)
         schedule = schedule_for(domains, setting, batch_size=batch_size, seed=seed, **setting_params or {})
-        super().__init__(domains, schedule, num_workers=num_workers, seed=seed)
+        super().__init__(domains, schedule, num_workers=num_workers, seed=seed, image_size=model_size)
 
 
-class CorruptedImages(StreamDataModule):
-    """Your own clean images, corrupted on the fly, as a stream.
+class ShapesC(NamedStream):
+    """The embedded procedural shapes; see ``tta_bench.domains.corrupted.shapes_c``."""
 
-    Args:
-        images: A folder of class folders, a ``.npz`` file, or a ``.npy`` file.
-        setting: Kind of stream, e.g. ``cdc``.
-        batch_size: Samples per batch.
-        seed: Seed of the stream and of the order of the source images.
-        num_workers: Loader processes.
-        setting_params: Further parameters of the setting, e.g. ``{"delta": 0.1}``.
-        dataset: Further keyword arguments of ``tta_bench.domains.corrupted.corrupted``.
-    """
+    make = staticmethod(shapes_c)
 
-    def __init__(
-        self,
-        images: str,
-        setting: str = "cdc",
-        *,
-        batch_size: int = 64,
-        seed: int = 0,
-        num_workers: int = 0,
-        setting_params: dict[str, Any] | None = None,
-        **dataset: Any,
-    ) -> None:
-        domains = corrupted(images=images, **dataset)
-        schedule = schedule_for(domains, setting, batch_size=batch_size, seed=seed, **setting_params or {})
-        super().__init__(domains, schedule, num_workers=num_workers, seed=seed)
+
+class CorruptedImages(NamedStream):
+    """Your own clean images, corrupted on the fly; see ``tta_bench.domains.corrupted.corrupted``."""
+
+    make = staticmethod(corrupted)
+
+
+class Cifar10C(NamedStream):
+    """CIFAR10-C as published; see ``tta_bench.domains.cifar_c.cifar10_c``."""
+
+    make = staticmethod(cifar10_c)
+
+
+class Cifar100C(NamedStream):
+    """CIFAR100-C as published; see ``tta_bench.domains.cifar_c.cifar100_c``."""
+
+    make = staticmethod(cifar100_c)
+
+
+class ImageNetC(NamedStream):
+    """ImageNet-C as published; see ``tta_bench.domains.imagenet_c.imagenet_c``."""
+
+    make = staticmethod(imagenet_c)
+
+
+class ImageFolder(NamedStream):
+    """Any folder of domains of class folders; see ``tta_bench.domains.image_folder.image_folder``."""
+
+    make = staticmethod(image_folder)
+
+
+class Packed(NamedStream):
+    """What ``tta-bench data pack`` wrote; see ``tta_bench.domains.packed.packed``."""
+
+    make = staticmethod(packed)

@@ -1,4 +1,7 @@
-"""CIFAR10-C and CIFAR100-C as published: an array per corruption, its five severities one after the other."""
+"""CIFAR10-C and CIFAR100-C: an array per corruption, its five severities one after the other, as published.
+
+A severity has the 10,000 test images; a subset of one's own may have fewer, the same number at each severity.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from tta_bench.domains.clean import open_images
+from tta_bench.domains.corrupted_files import made_by
 from tta_bench.domains.corruption_names import check_severity, corruption_and_severity, domain_names
 from tta_bench.domains.image_domains import ImageDomains, PixelArray, check_num_images
 
-_PER_SEVERITY = 10_000
-_SHAPE = (5 * _PER_SEVERITY, 32, 32, 3)
+_SEVERITIES = 5
+_PUBLISHED = 10_000  # images per severity
 
 
 def cifar10_c(
@@ -27,7 +31,8 @@ def cifar10_c(
     """CIFAR10-C: the 10,000 test images of CIFAR-10 under each corruption, 32x32, ten classes.
 
     Args:
-        root: The folder ``CIFAR-10-C`` with a ``.npy`` file per corruption and ``labels.npy``.
+        root: The folder ``CIFAR-10-C`` with a ``.npy`` file per corruption and ``labels.npy``, or a subset of it, or
+            what ``tta-bench data corrupt --family cifar`` wrote.
         domains: ``common`` (the 15), ``validation`` (the 4), or a list of corruptions, with a severity of their own
             as in ``fog/3``.
         severity: 1 to 5.
@@ -92,40 +97,55 @@ def _cifar_c(
     source: tuple[str | None, str | None, str],
 ) -> ImageDomains:
     check_severity(severity)
-    check_num_images(num_images, _PER_SEVERITY, name)
     folder = Path(root).expanduser()
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}: dataset.root is the unpacked archive of {name}")
     labels = _labels(folder / "labels.npy", num_classes)
+    block, shape = len(labels) // _SEVERITIES, (len(labels), 32, 32, 3)
+    check_num_images(num_images, block, name)
     images = {}
     for domain in domain_names(domains):
         corruption, chosen = corruption_and_severity(domain, severity)
-        rows = slice((chosen - 1) * _PER_SEVERITY, (chosen - 1) * _PER_SEVERITY + (num_images or _PER_SEVERITY))
+        rows = slice((chosen - 1) * block, (chosen - 1) * block + (num_images or block))
         file = folder / f"{corruption}.npy"
-        images[domain] = PixelArray(_array(file, _SHAPE)[rows], labels[rows], f"{file.name}, severity {chosen}")
+        pixels = _array(file)
+        if pixels.shape != shape or pixels.dtype != np.uint8:
+            raise ValueError(
+                f"{file} should hold uint8 of shape {shape}, as many as labels.npy, but holds {pixels.dtype} "
+                f"{pixels.shape}"
+            )
+        images[domain] = PixelArray(pixels[rows], labels[rows], f"{file.name}, severity {chosen}")
     clean = None if source[0] is None else open_images(source[0], source[1], split=source[2])
-    return ImageDomains(name, images, clean, {"severity": severity})
+    return ImageDomains(name, images, clean, {"severity": severity, **made_by(folder)})
 
 
 def _labels(file: Path, num_classes: int) -> np.ndarray:
-    labels = _array(file, _SHAPE[:1])
-    if not np.array_equal(np.unique(labels), np.arange(num_classes)):
+    """The labels of all severities, which must agree: every severity shows the same images."""
+    labels = _array(file)
+    if labels.ndim != 1 or labels.dtype.kind not in "iu" or not len(labels):
+        raise ValueError(f"{file} should hold a row of whole numbers, but holds {labels.dtype} {labels.shape}")
+    if len(labels) % _SEVERITIES or (labels.reshape(_SEVERITIES, -1) != labels[: len(labels) // _SEVERITIES]).any():
         raise ValueError(
-            f"{file} holds {len(np.unique(labels))} classes from {labels.min()} to {labels.max()} where {num_classes} "
-            f"from 0 to {num_classes - 1} belong: is it of another data set?"
+            f"{file} holds {len(labels)} labels, which are not five times the same ones: those of severity 1 to 5 "
+            "belong there one after the other"
+        )
+    found = np.unique(labels)
+    subset = len(labels) < _SEVERITIES * _PUBLISHED  # may lack classes
+    if found[0] < 0 or found[-1] >= num_classes or (len(found) < num_classes and not subset):
+        raise ValueError(
+            f"{file} holds {len(found)} classes from {found[0]} to {found[-1]} where {num_classes} from 0 to "
+            f"{num_classes - 1} belong: is it of another data set?"
         )
     return labels
 
 
-def _array(file: Path, shape: tuple[int, ...]) -> np.ndarray:
+def _array(file: Path) -> np.ndarray:
     """A memory map of a file, so that only the images that are shown are ever read."""
     if not file.is_file():
         present = sorted(path.stem for path in file.parent.glob("*.npy"))
         raise FileNotFoundError(f"{file.parent} lacks {file.name}; it holds: {', '.join(present) or 'no .npy files'}")
     try:
-        array = np.load(file, mmap_mode="r")
+        array: np.ndarray = np.load(file, mmap_mode="r")
     except (EOFError, OSError, ValueError) as error:
         raise ValueError(f"cannot read {file}: {error}") from error
-    if array.shape != shape or array.dtype.kind not in "iu" or (array.ndim > 1 and array.dtype != np.uint8):
-        raise ValueError(f"{file} should hold whole numbers of shape {shape}, but holds {array.dtype} {array.shape}")
     return array

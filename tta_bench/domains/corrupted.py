@@ -12,7 +12,7 @@ import numpy as np
 from tta_bench.domains.cifar_binary import is_cifar_binary
 from tta_bench.domains.clean import CleanImages, digest, open_images
 from tta_bench.domains.corruption_names import check_severity, corruption_and_severity, domain_names
-from tta_bench.domains.corruptions import corrupt, load_frost_textures
+from tta_bench.domains.corruptions import corrupt, load_frost_textures, name_frost_textures
 from tta_bench.domains.shapes import ShapesImages
 
 
@@ -109,7 +109,7 @@ class CorruptedImages:
             "num_images": self.num_images,
             "severity": self.severity,
             "family": self.family,
-            "frost_textures": "published" if self.frost_folder else "generated",
+            "frost_textures": name_frost_textures(self.frost_folder),
             "seed": self.seed,
         }
 

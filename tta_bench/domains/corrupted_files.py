@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import Protocol
+from typing import Any, Protocol
 
 import cv2
 import numpy as np
@@ -15,6 +16,7 @@ from PIL import Image
 from tta_bench.domains.clean import CleanImages
 from tta_bench.domains.image_files import ImageFiles
 
+SCHEMA = "tta_bench.corrupted_files/1"
 SEVERITIES = (1, 2, 3, 4, 5)
 JPEG_QUALITY = 85  # of the published files: a second, mild corruption
 
@@ -145,6 +147,35 @@ class SeverityBlocks:
     def num_bytes(self) -> int:
         """Size of a block."""
         return int(np.prod(self.shape)) * len(self.labels)
+
+
+def recipe_file(folder: Path) -> Path:
+    """Where ``tta-bench data corrupt`` says what it made of what."""
+    return folder / "corrupted.json"
+
+
+def read_recipe(folder: Path) -> dict[str, Any] | None:
+    """What ``tta-bench data corrupt`` said of a folder; None of one that it did not write.
+
+    Raises:
+        ValueError: If the file is damaged, or of something else.
+    """
+    file = recipe_file(folder)
+    if not file.is_file():
+        return None
+    try:
+        facts = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is damaged: {error}") from error
+    if not isinstance(facts, dict) or facts.get("schema") != SCHEMA:
+        raise ValueError(f"{file} is not of tta-bench data corrupt: the key 'schema' should say {SCHEMA!r}")
+    return facts
+
+
+def made_by(folder: Path) -> dict[str, Any]:
+    """What a result says of the making of a folder: nothing, if it is not our own."""
+    recipe = read_recipe(folder)
+    return {} if recipe is None else {"made_by": recipe}
 
 
 def names_of(images: CleanImages) -> list[str]:

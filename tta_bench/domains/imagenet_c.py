@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tta_bench.domains.classes import IMAGENET, imagenet_classes, label_map, read_list
+from tta_bench.domains.corrupted_files import made_by
 from tta_bench.domains.corruption_names import check_severity, corruption_and_severity, domain_names
 from tta_bench.domains.image_domains import ImageDomains, OnBadImage, from_files
 from tta_bench.domains.image_files import (
@@ -72,14 +73,14 @@ def imagenet_c(
     crop, labels = Crop(image_size, resize, interpolation), label_map(classes)
     chosen = None if subset is None else _subset(subset, labels)
     needed = imagenet_classes() if classes == IMAGENET else tuple(labels)
-    files = {}
+    files, top = {}, Path(root).expanduser()
     for domain in domain_names(domains):
-        folder = _domain_folder(Path(root).expanduser(), domain, severity)
+        folder = _domain_folder(top, domain, severity)
         found = _all_classes(folder, labels, needed) if chosen is None else _listed(folder, chosen)
         files[domain] = files_of(folder, found, labels, crop)
     clean_crop = Crop(image_size, resize or round(image_size / 0.875), interpolation)
     source = None if source_images is None else open_folder(Path(source_images).expanduser(), classes, clean_crop)
-    facts: dict[str, Any] = {"severity": severity, "classes": len(needed), **crop.describe()}
+    facts: dict[str, Any] = {"severity": severity, "classes": len(needed), **crop.describe(), **made_by(top)}
     if chosen is not None:
         facts["subset"] = {"name": Path(str(subset)).name, "images": len(chosen), "sha256": _sha256(chosen)}
     return from_files("imagenet_c", files, source, facts, num_images, on_bad_image)
@@ -88,6 +89,10 @@ def imagenet_c(
 def _domain_folder(root: Path, domain: str, severity: int) -> Path:
     corruption, chosen = corruption_and_severity(domain, severity)
     folder = root / corruption / str(chosen)
+    if not folder.is_dir() and folder.parent.is_dir():
+        raise FileNotFoundError(
+            f"{folder.parent} lacks severity {chosen}; it holds: {some(class_folders(folder.parent))}"
+        )
     if not folder.is_dir():
         there = class_folders(root) + sorted(file.name for file in root.glob("*.tar"))
         raise FileNotFoundError(f"{root} lacks {corruption}/{chosen}; it holds: {some(there)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, TypeGuard, cast
 
 import cv2
 import numpy as np
@@ -15,6 +15,9 @@ from tta_bench.domains.clean import CleanImages
 from tta_bench.domains.corrupted import CorruptedImages, DomainSource
 from tta_bench.domains.image_domains import ImageDomains, check_num_images
 from tta_bench.domains.label_maps import LabelReader, read_pixels
+
+# What settings need that no data set with a class per pixel has.
+UNFIT = {"ptta": "needs a class per image", "gradual": "needs each corruption at several severities"}
 
 
 class SegmentedImages(CleanImages, Protocol):
@@ -36,6 +39,21 @@ class SegmentationSource(DomainSource, Protocol):
 
     def source_images(self) -> SegmentedImages:
         """Images of the source domain, disjoint from those of the stream."""
+
+
+def has_label_maps(domains: DomainSource) -> TypeGuard[SegmentationSource]:
+    """Whether every pixel has a class, rather than every image."""
+    return hasattr(domains, "label_map")
+
+
+def check_setting(domains: DomainSource, setting: str) -> None:
+    """Refuse a stream that needs what images with label maps do not have.
+
+    Raises:
+        ValueError: If it orders images by their class, or asks for a corruption at several severities.
+    """
+    if has_label_maps(domains) and setting in UNFIT:
+        raise ValueError(f"setting={setting} {UNFIT[setting]}, which {domains.name} does not have: choose another one")
 
 
 class Pair(NamedTuple):
@@ -139,7 +157,12 @@ class SegmentationDomains(ImageDomains):
         return self.segmented[domain].label_map(index)
 
     def source_images(self) -> SegmentedImages:
-        """Images of the source domain, as ``ImageDomains`` has them."""
+        """Images of the source domain, as ``ImageDomains`` has them.
+
+        Raises:
+            ValueError: If there are none.
+        """
+        _require_source(self.name, self._source)
         return cast(SegmentedImages, super().source_images())
 
     def describe(self) -> dict[str, Any]:
@@ -175,12 +198,23 @@ class CorruptedSegmentation(CorruptedImages):
         return self.segmented.label_map(index)
 
     def source_images(self) -> SegmentedImages:
-        """Images of the source domain, as ``CorruptedImages`` has them."""
+        """Images of the source domain, as ``CorruptedImages`` has them.
+
+        Raises:
+            ValueError: If there are none.
+        """
+        _require_source(self.name, self._source)
         return cast(SegmentedImages, super().source_images())
 
     def describe(self) -> dict[str, Any]:
         """As for ``CorruptedImages``, and the classes and a digest of the label maps."""
         return {**super().describe(), "classes": list(self.classes), "label_digest": label_digest(self.segmented)}
+
+
+def _require_source(name: str, source: object) -> None:
+    key = "source_domain" if name == "segmentation_folder" else "source_images"
+    if source is None:
+        raise ValueError(f"{name} has no images of the source domain: set dataset.{key}")
 
 
 def segmentation_domains(

@@ -16,9 +16,10 @@ from rich.console import Console
 
 from tta_bench.callbacks.interrupts import SIGNALS
 from tta_bench.domains.corrupted import DomainSource
-from tta_bench.engine.config import ConfigError, compose_run, options, plain, read_word
-from tta_bench.engine.nodes import register_all
+from tta_bench.engine.config import ConfigError, compose_run, dataset_of, options, plain, read_word
+from tta_bench.engine.nodes import SEGMENTATION, register_all
 from tta_bench.engine.run import Run, build_method
+from tta_bench.engine.wandb_compare import compare_bench
 from tta_bench.methods import METHODS
 from tta_bench.ranks import is_launched
 from tta_bench.records import write_json
@@ -59,7 +60,7 @@ def make_plan(words: Sequence[str]) -> Plan:
         key = word.partition("=")[0]
         if key == "methods":
             named = [str(name) for name in as_list(word)]
-            plan.methods = [m for m in METHODS if m not in NOT_IN_ALL] if named == ["all"] else named
+            plan.methods = _all_methods(dataset_of(words)) if named == ["all"] else named
         elif key == "seeds":
             plan.seeds = seeds_of(word)
     short = [_short(name) for name in plan.methods]
@@ -81,6 +82,12 @@ def make_plan(words: Sequence[str]) -> Plan:
         else:
             plan.common.append(word)
     return plan
+
+
+def _all_methods(dataset: str | None) -> list[str]:
+    """What ``methods=all`` stands for on a data set."""
+    able = {name for name, cls in METHODS.items() if cls.segments or dataset not in SEGMENTATION}
+    return [name for name in METHODS if name in able and name not in NOT_IN_ALL]
 
 
 def _short(method: str) -> str:
@@ -138,7 +145,9 @@ def bench(words: Sequence[str], console: Console) -> list[dict[str, Any]]:
         if results[-1]["status"] == "failed":
             message = f"{run.title} failed: {results[-1]['error']}"
             console.print(message, style="bold red", highlight=False, markup=False)
-    return [_with_source_error(result, results) for result in results]
+    results = [_with_source_error(result, results) for result in results]
+    compare_bench(results, jobs[0].config.logger, console)
+    return results
 
 
 def execute(run: Run, console: Console) -> dict[str, Any]:
@@ -178,5 +187,7 @@ def _with_source_error(result: dict[str, Any], results: Sequence[dict[str, Any]]
         if usable and all(source[key] == result[key] for key in same):
             folder = Path(result["folder"])
             result = {**result, "source_mean_error": source["mean_error"]}
+            if "mean_iou" in source:
+                result["source_mean_iou"] = source["mean_iou"]
             write_json(folder / "result.json", {k: v for k, v in result.items() if k != "folder"})
     return result

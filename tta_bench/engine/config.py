@@ -18,10 +18,17 @@ from hydra_zen import get_target, instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from tta_bench.engine.nodes import config_folder, import_class, register_all, register_light, register_method
+from tta_bench.engine.nodes import (
+    SEGMENTATION,
+    config_folder,
+    import_class,
+    register_all,
+    register_light,
+    register_method,
+)
 
 # A run's own whole numbers and their smallest values.
-LEAST = {"seed": 0, "num_workers": 0, "threads": 1, "checkpoint_every": 1, "checkpoint_seconds": 0}
+LEAST = {"seed": 0, "num_workers": 0, "threads": 1, "checkpoint_every": 1, "checkpoint_seconds": 0, "forgetting": 0}
 # A run's own choices; the first is the default.
 CHOICES = {"resume": ("auto", "never"), "reset": ("never", "domain")}
 GROUPS = ("setting", "dataset", "model", "trainer", "logger", "method", "tuned")
@@ -47,7 +54,8 @@ def compose_run(overrides: Sequence[str]) -> Composed:
         ConfigError: If an override names a key or an option that does not exist, or has the wrong type.
     """
     register_all()
-    return replace(_compose("run", _resolve_class(list(overrides))), words=tuple(overrides))
+    words = [*_usual(overrides), *_resolve_class(list(overrides))]
+    return replace(_compose("run", words), words=tuple(overrides))
 
 
 def compose_stream(overrides: Sequence[str]) -> Composed:
@@ -57,7 +65,19 @@ def compose_stream(overrides: Sequence[str]) -> Composed:
         ConfigError: As :func:`compose_run`.
     """
     register_light()
-    return _compose("stream", list(overrides))
+    usual = [word for word in _usual(overrides) if not word.startswith("model=")]
+    return _compose("stream", [*usual, *overrides])
+
+
+def dataset_of(words: Sequence[str]) -> str | None:
+    """The data set that words name."""
+    return next((word.partition("=")[2] for word in words if word.startswith("dataset=")), None)
+
+
+def _usual(overrides: Sequence[str]) -> list[str]:
+    """What a data set stands for, as far as the words do not say otherwise."""
+    given = {word.partition("=")[0] for word in overrides}
+    return [word for word in SEGMENTATION.get(dataset_of(overrides) or "", ()) if word.partition("=")[0] not in given]
 
 
 def options(group: str) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Iterator
@@ -17,12 +16,21 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tta_bench.domains.cifar_binary import is_cifar_binary
 from tta_bench.domains.clean import digest, open_images
 from tta_bench.domains.corrupted import CorruptedImages
-from tta_bench.domains.corrupted_files import SEVERITIES, JpegFolders, Layout, SeverityBlocks, names_of, use_one_thread
+from tta_bench.domains.corrupted_files import (
+    SCHEMA,
+    SEVERITIES,
+    JpegFolders,
+    Layout,
+    SeverityBlocks,
+    names_of,
+    read_recipe,
+    recipe_file,
+    use_one_thread,
+)
 from tta_bench.domains.corruption_names import domain_names
-from tta_bench.domains.corruptions import FAMILIES
+from tta_bench.domains.corruptions import FAMILIES, name_frost_textures
 from tta_bench.records import write_json, writing
 
-SCHEMA = "tta_bench.corrupted_files/1"
 _CHUNK = 32
 
 
@@ -96,10 +104,9 @@ class Recipe:
 
     def facts(self, images: CorruptedImages) -> dict[str, Any]:
         """What must agree between two calls that write into one folder."""
-        frost = "published" if self.frost_folder else "generated"
         return {
-            "schema": SCHEMA, "clean": images.clean.describe(), "clean_digest": digest(images.clean),
-            "family": self.family, "frost_textures": frost, "seed": self.seed,
+            "schema": SCHEMA, "clean": images.clean.describe(), "clean_digest": digest(images.clean), "seed": self.seed,
+            "family": self.family, "frost_textures": name_frost_textures(self.frost_folder),
         }  # fmt: skip
 
 
@@ -166,7 +173,7 @@ def corrupt_files(recipe: Recipe, console: Console, processes: int | None = None
         folder.mkdir(parents=True, exist_ok=True)
         if not _is_begun(folder, facts):
             _check_space(folder, len(missing) * len(recipe.severities) * layout.num_bytes())
-        write_json(folder / "corrupted.json", facts)
+        write_json(recipe_file(folder), facts)
         _write_classes(folder, layout)
     count, started = len(writer.images.clean), time.monotonic()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -203,11 +210,14 @@ def _write_classes(folder: Path, layout: Layout) -> None:
 
 
 def _how_to_read(recipe: Recipe, writer: _Writer) -> str:
-    if recipe.family == "cifar":
-        return (
-            f"five blocks of {len(writer.images.clean)} images; dataset=cifar10_c and cifar100_c take blocks of 10000"
-        )
     height, width, _ = writer.images.clean[0].shape
+    if recipe.family == "cifar":
+        blocks = f"five blocks of {len(writer.images.clean)} images"
+        largest = writer.images.clean.labels.max()
+        if height != 32 or width != 32 or largest >= 100:
+            return f"{blocks}; dataset=cifar10_c and cifar100_c take 32x32 pixels and at most 100 classes"
+        name = "cifar10_c" if largest < 10 else "cifar100_c"
+        return f"{blocks}; read them with dataset={name} dataset.root={recipe.output}"
     return (
         f"read it with dataset=imagenet_c dataset.root={recipe.output} dataset.image_size={min(height, width)} "
         f"dataset.classes={recipe.output}/classes.txt"
@@ -216,12 +226,11 @@ def _how_to_read(recipe: Recipe, writer: _Writer) -> str:
 
 def _is_begun(folder: Path, facts: dict[str, Any]) -> bool:
     """Whether an earlier call has written into the folder; it must have written images of the same kind."""
-    file = folder / "corrupted.json"
-    if not file.exists():
+    there = read_recipe(folder)
+    if there is None:
         if any(folder.iterdir()):
             raise ValueError(f"{folder} is not empty and was not written by this command: choose another --output")
         return False
-    there = json.loads(file.read_text(encoding="utf-8"))
     for key, value in facts.items():
         if there.get(key) != value:
             raise ValueError(f"{folder} already holds corrupted images that differ in {key}: choose another --output")

@@ -21,6 +21,8 @@ from rich.table import Table
 from tta_bench.data.datamodule import sized
 from tta_bench.domains.clean import CleanImages
 from tta_bench.domains.corrupted import DomainSource
+from tta_bench.domains.image_files import ImageFiles
+from tta_bench.domains.segmentation import has_label_maps
 from tta_bench.engine.anchors import Count, describe_protocol, mean_error
 from tta_bench.engine.bench import make_plan
 from tta_bench.engine.config import Composed, build, compose_run, require
@@ -76,7 +78,7 @@ def doctor(words: Sequence[str], console: Console, images: int = 300) -> list[Ch
         look("model", lambda: _model(jobs[0], opened[0], runs))
     if runs:
         look("images", lambda: _sizes(runs[0]))
-        if not any(check.state == "problem" for check in checks) and not hasattr(opened[0], "label_map"):
+        if not any(check.state == "problem" for check in checks) and not has_label_maps(opened[0]):
             look("source error", lambda: _source_error(runs[0], images))
         for job in jobs:
             look(f"method {job.choices['method']}", partial(_method, job, opened[0]))
@@ -120,11 +122,16 @@ def _data(job: Composed, opened: list[DomainSource]) -> Iterator[Check]:
     sizes = [len(domains.labels(name)) for name in domains.domains]
     yield Check("data", f"{domains.name}: {len(sizes)} domains of {_range(sizes)} images, {sum(sizes)} in all")
     yield Check("digest", f"{told.get('digest') or told.get('clean_digest')} (labels and some images)")
+    if any(name.partition("/")[0] == "frost" for name in domains.domains):
+        data = told.get("packed_from", told)
+        textures = data.get("made_by", data).get("frost_textures", "those of the files")
+        yield Check("frost textures", textures, "note" if textures == "generated" else "ok")
     if skipped := told.get("skipped_images", {}).get("number"):
         yield Check("damaged images", f"{skipped} left out, first {told['skipped_images']['first'][0]}", "note")
     opened.append(domains)
-    if not hasattr(domains, "label_map"):
+    if not has_label_maps(domains):
         yield from _classes(domains)
+        yield from _label_map(domains)
     try:
         source = domains.source_images()
         yield Check("source images", source.describe())
@@ -144,6 +151,18 @@ def _classes(domains: DomainSource) -> Iterator[Check]:
         yield Check("classes", f"{found}; {worst} lacks {lacking[worst]} of {total} classes", "note")
     else:
         yield Check("classes", found)
+
+
+def _label_map(domains: DomainSource) -> Iterator[Check]:
+    """Which label the class folders were given."""
+    given: dict[int, str] = {}
+    for images in getattr(domains, "images", {"clean": getattr(domains, "clean", None)}).values():
+        if isinstance(images, ImageFiles):
+            for label, first in zip(*np.unique(images.labels, return_index=True), strict=True):
+                given.setdefault(int(label), Path(images.name(int(first))).parts[0])
+    if given:
+        pairs = [f"{name} = {label}" for label, name in sorted(given.items())]
+        yield Check("label map", ", ".join(pairs if len(pairs) <= 5 else [*pairs[:3], "...", pairs[-1]]))
 
 
 def _archives(job: Composed, domains: DomainSource) -> Iterator[Check]:
@@ -183,7 +202,9 @@ def _sizes(run: Run) -> Iterator[Check]:
             sizes.setdefault(run.domains.load(name, int(i)).shape[:2], name)
     found = ", ".join(f"{height}x{width}" for height, width in sizes)
     if len(sizes) > 1:
-        yield Check("image sizes", f"{found}: set dataset.image_size", "problem")
+        alone = has_label_maps(run.domains) and run.config.setting.batch_size == 1
+        remedy = "setting.batch_size=1" if has_label_maps(run.domains) else "dataset.image_size"
+        yield Check("image sizes", found, "ok") if alone else Check("image sizes", f"{found}: set {remedy}", "problem")
         return
     _prepared(run, [run.domains.load(run.domains.domains[0], 0)])  # refuses what the model does not take
     (shape,) = sizes

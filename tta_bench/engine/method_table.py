@@ -20,14 +20,17 @@ from tta_bench.models.cnn import TimmBackbone
 from tta_bench.models.vit import ViTBackbone
 from tta_bench.types import SourceNeed
 
-COLUMNS = ("name", "paper", "prediction", "passes per sample", "sees of the source", "trainable", "added", "defaults")
+COLUMNS = (
+    "name", "paper", "prediction", "passes per sample", "sees of the source", "trainable", "added", "pixels", "defaults",
+)  # fmt: skip
 INTRODUCTION = """\
 # Methods
 
 Made by `make docs` from the classes; a test keeps it so. *Prediction*: which of a batch's own updates its prediction
 has seen. *Sees of the source*: beyond the source weights; those that saw **labeled images** had help.
 *Trainable* and *added* scalars: of a ViT-B/16 for 224 pixels and 1,000 classes (of a ResNet-50 for methods that need
-batch norm), before the stream; copies of the network, such as teachers, are not counted as added.
+batch norm), before the stream; copies of the network, such as teachers, are not counted as added. *Pixels*: whether it
+adapts networks for segmentation too.
 """
 
 
@@ -41,6 +44,7 @@ class Facts(NamedTuple):
     source: str
     trainable: str
     added: str
+    pixels: str
     provenance: str
 
 
@@ -49,7 +53,7 @@ def method_table() -> Table:
     table = Table(*(c for c in COLUMNS if c not in ("trainable", "added")))
     for name, cls in METHODS.items():
         facts = _facts(name, cls)
-        table.add_row(facts.name, facts.paper, facts.prediction, facts.passes, facts.source, facts.provenance)
+        table.add_row(*facts[:5], facts.pixels, facts.provenance)
     table.add_section()
     for name, of in _variants():
         table.add_row(name, f"a configuration of {of}")
@@ -73,8 +77,8 @@ def _facts(name: str, cls: type[TTAMethod], built: TTAMethod | None = None) -> F
     sections = _sections(cls)
     cost = re.split(r"(?<=\.)\s", " ".join(sections.get("Cost", "").split()))[0].rstrip(".")
     sizes = (f"{built.trainable_parameters():,}", f"{built.extra_parameters():,}") if built else ("", "")
-    timing = cls.prediction_timing.value.replace("_", " ")
-    return Facts(name, cls.paper, timing, cost, cls.source_need.value, *sizes, cls.provenance)
+    timing, pixels = cls.prediction_timing.value.replace("_", " "), "yes" if cls.segments else ""
+    return Facts(name, cls.paper, timing, cost, cls.source_need.value, *sizes, pixels, cls.provenance)
 
 
 def _build(cls: type[TTAMethod]) -> TTAMethod:

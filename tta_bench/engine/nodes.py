@@ -13,11 +13,22 @@ from hydra_zen import builds
 
 from tta_bench.domains.cifar_c import cifar10_c, cifar100_c
 from tta_bench.domains.corrupted import corrupted, shapes_c
+from tta_bench.domains.driving import acdc, cityscapes
 from tta_bench.domains.image_folder import image_folder
 from tta_bench.domains.imagenet_c import imagenet_c
 from tta_bench.domains.packed import packed
+from tta_bench.domains.segmentation_folder import segmentation_folder
+from tta_bench.domains.streets import streets_c
 from tta_bench.streams import KINDS
 
+# Data sets with a class per pixel, and the words that they stand for where a run does not say otherwise: a source model
+# that scores pixels, and single images, as published.
+SEGMENTATION: dict[str, tuple[str, ...]] = {
+    "streets_c": ("model=streets_segformer", "setting.batch_size=1"),
+    "acdc": ("model=segformer_b5", "setting.batch_size=1"),
+    "cityscapes": ("model=segformer_b5", "setting.batch_size=1"),
+    "segmentation_folder": ("model=segformer", "setting.batch_size=1"),
+}
 DATASETS: dict[str, Callable[..., Any]] = {
     "shapes_c": shapes_c,
     "corrupted": corrupted,
@@ -26,6 +37,10 @@ DATASETS: dict[str, Callable[..., Any]] = {
     "imagenet_c": imagenet_c,
     "image_folder": image_folder,
     "packed": packed,
+    "streets_c": streets_c,
+    "acdc": acdc,
+    "cityscapes": cityscapes,
+    "segmentation_folder": segmentation_folder,
 }
 
 
@@ -54,6 +69,7 @@ def register_all() -> None:
     """Register everything, methods and models included. Imports torch."""
     from tta_bench.methods import METHODS
     from tta_bench.models.loading import load_model
+    from tta_bench.models.segformer_loading import load_segformer
 
     register_light()
     store = ConfigStore.instance()
@@ -61,6 +77,7 @@ def register_all() -> None:
         register_method(name, cls)
     store.store(group="model", name="timm", node=builds(load_model, populate_full_signature=True))
     store.store(group="model", name="local", node=builds(load_model, populate_full_signature=True))
+    store.store(group="model", name="segformer", node=builds(load_segformer, populate_full_signature=True))
 
 
 def register_method(name: str, cls: type) -> None:

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tta_bench.domains.clean import CleanImages
 from tta_bench.domains.corrupted import DomainSource
 from tta_bench.domains.packed import SCHEMA, label_file, packed, pixel_file, read_facts
+from tta_bench.domains.segmentation import has_label_maps
 from tta_bench.records import write_json, writing
 
 _CHUNK = 512
@@ -84,9 +85,12 @@ def pack(
         threads: How many images are decoded at a time; None takes the number of processors.
 
     Raises:
-        ValueError: If the folder holds another data set, the disk is too small, or an image cannot be read.
+        ValueError: If the folder holds another data set, the disk is too small, or an image cannot be read; or pixels
+            have classes.
         WriteError: If the folder cannot be written.
     """
+    if has_label_maps(domains):
+        raise ValueError(f"{domains.name} has a class per pixel, and data pack keeps one per image: run it as it is")
     folder = Path(folder).expanduser()
     source = _source(domains) if with_source else None
     facts = {

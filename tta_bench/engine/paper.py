@@ -78,6 +78,7 @@ class PaperTable:
         x: What the columns of a line are.
         note: What a reader has to know.
         gpu_hours: The estimated cost, by number of images per domain.
+        substitute: The embedded data set that can take the place of the paper's.
     """
 
     name: str
@@ -94,6 +95,7 @@ class PaperTable:
     x: str
     note: str
     gpu_hours: Mapping[str, float]
+    substitute: str
 
     def measure_of(self, row: Row, column: Column) -> str:
         """What a cell shows."""
@@ -145,7 +147,7 @@ def load_table(name: str) -> PaperTable:
     rows = tuple(_row(str(key), values, columns) for key, values in content.pop("rows").items())
     content["words"] = tuple(content.get("words", "").split())
     content["seeds"] = tuple(content["seeds"])
-    defaults = {"measure": "error", "x": "", "note": "", "gpu_hours": {}}
+    defaults = {"measure": "error", "x": "", "note": "", "gpu_hours": {}, "substitute": "shapes_c"}
     return PaperTable(name=name, rows=rows, columns=tuple(columns), **{**defaults, **content})
 
 

@@ -48,7 +48,11 @@ def draw(done: Reproduction, path: Path, title: str) -> None:
 def _bar_panels(done: Reproduction) -> list[Panel]:
     """A panel per column that is neither a domain nor a gain, which says what the error says."""
     row, measure_of = done.plan.table.rows[0], done.plan.table.measure_of
-    return [partial(_bars, done, c) for c in done.columns if c.domain is None and measure_of(row, c) != "gain"]
+    return [
+        partial(_bars, done, c)
+        for c in done.columns
+        if c.domain is None and measure_of(row, c) not in ("gain", "iou_gain")
+    ]
 
 
 def _bars(done: Reproduction, column: Column, ax: Any) -> None:

@@ -47,6 +47,26 @@ def _time(run: Run, _: str | None, tent: Run | None) -> float | None:
     return own / base if own and base else None
 
 
+def _iou(run: Run, domain: str | None, _: Run | None) -> float | None:
+    return run.number("mean_iou") if domain is None else run.result.get("domain_iou", {}).get(domain)
+
+
+def _iou_of_round(number: int) -> Value:
+    def value(run: Run, domain: str | None, _: Run | None) -> float | None:
+        rounds = run.result.get("iou_by_round", [])
+        if len(rounds) < number:
+            return None
+        found: float | None = rounds[number - 1]["mean"] if domain is None else rounds[number - 1]["domain"].get(domain)
+        return found
+
+    return value
+
+
+def _iou_gain(run: Run, domain: str | None, source: Run | None) -> float | None:
+    own, base = _iou(run, domain, None), _iou(source, domain, None) if source else None
+    return None if own is None or base is None else own - base
+
+
 def _number(key: str) -> Value:
     return lambda run, domain, _: run.number(key)
 
@@ -110,6 +130,11 @@ def _points(x: float) -> str:
 MEASURES = {
     "error": Measure("error (%)", _error, _percent),
     "gain": Measure("gain over Source (points)", _gain, _points, "source"),
+    "mean_iou": Measure("mean IoU (%)", _iou, _percent),
+    "iou_round_1": Measure("mean IoU (%)", _iou_of_round(1), _percent),
+    "iou_round_2": Measure("mean IoU (%)", _iou_of_round(2), _percent),
+    "iou_round_3": Measure("mean IoU (%)", _iou_of_round(3), _percent),
+    "iou_gain": Measure("gain over Source (points)", _iou_gain, _points, "source"),
     "time": Measure("time (Tent = 1)", _time, _percent, "tent"),
     "forward": Measure("forward passes per sample", _number("forward_per_sample"), short),
     "backward": Measure("backward passes per sample", _number("backward_per_sample"), short),

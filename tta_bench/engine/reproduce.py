@@ -19,13 +19,12 @@ from tta_bench.engine.config import (
     ConfigError,
     build,
     compose_run,
-    options,
     plain,
     read_word,
     require,
 )
 from tta_bench.engine.jobs import run_jobs
-from tta_bench.engine.nodes import register_all
+from tta_bench.engine.nodes import SEGMENTATION, register_all
 from tta_bench.engine.paper import Column, PaperTable, Row, load_table
 from tta_bench.engine.paper_measures import MEASURES
 from tta_bench.report.intervals import Spread, spread
@@ -97,12 +96,11 @@ def make_plan(name: str, words: Sequence[str] = ()) -> Plan:
     ``<method>.dataset.<key>=`` and the like set other keys for these rows alone.
 
     Raises:
-        ConfigError: If a word is none of these, or sets what the table itself sets.
-        ValueError: If there is no such table, or its data set is not here yet.
+        ConfigError: If a word is none of these, sets what the table itself sets, or names data for another task.
+        ValueError: If there is no such table.
     """
     register_all()
     table = load_table(name)
-    _refuse_missing(table)
     common: list[str] = []
     own: dict[str, Words] = {}
     for word in words:
@@ -121,17 +119,18 @@ def make_plan(name: str, words: Sequence[str] = ()) -> Plan:
         else:
             common.append(word)
     _refuse_fixed(table, [*common, *(word for extra in own.values() for word in extra)])
-    return Plan(table, tuple(common), own)
+    plan = Plan(table, tuple(common), own)
+    _refuse_another_task(plan)
+    return plan
 
 
-def _refuse_missing(table: PaperTable) -> None:
-    measures = [table.measure_of(row, column) for row in table.rows for column in table.columns]
-    missing = [] if table.dataset in options("dataset") else [f"data set {table.dataset}"]
-    missing += [f"measure {measure}" for measure in measures if measure not in MEASURES]
-    if missing:
+def _refuse_another_task(plan: Plan) -> None:
+    of = "images", "pixels"
+    asked, given = (dataset in SEGMENTATION for dataset in (plan.table.dataset, plan.dataset))
+    if asked != given:
         raise ConfigError(
-            f"{table.name} needs the {missing[0]}, which tta_bench does not have yet: until then its file in "
-            "benchmarks/paper holds only what the paper prints"
+            f"{plan.table.name} is about classes of {of[asked]}, and {plan.dataset} has classes of {of[given]}: "
+            f"take for example dataset={plan.table.substitute}"
         )
 
 
@@ -276,7 +275,8 @@ def _require(plan: Plan, job: Composed) -> None:
     try:
         require(job.config)
     except ConfigError as error:
-        raise ConfigError(f"{error}; or take data at hand, as in {plan.table.name} dataset=shapes_c") from error
+        at_hand = f"{plan.table.name} dataset={plan.table.substitute}"
+        raise ConfigError(f"{error}; or take data at hand, as in {at_hand}") from error
 
 
 def distinct(jobs: Iterable[Composed]) -> dict[str, Composed]:

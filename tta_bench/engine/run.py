@@ -15,6 +15,7 @@ from typing import Any
 
 import lightning.pytorch as L
 import torch
+from hydra_zen import get_target
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.strategies import DDPStrategy
 from omegaconf import DictConfig, OmegaConf
@@ -31,15 +32,21 @@ from tta_bench.callbacks import (
 from tta_bench.callbacks.monitor import peak_memory_bytes
 from tta_bench.data.datamodule import StreamDataModule, schedule_for
 from tta_bench.domains.corrupted import DomainSource
+from tta_bench.domains.segmentation import has_label_maps
 from tta_bench.engine.anchors import protocol_of
 from tta_bench.engine.config import Composed, ConfigError, build, plain, require
+from tta_bench.engine.forgetting import Forgetting
 from tta_bench.engine.resume import NOT_IDENTITY, code_sha256, find_finished, find_state, identity, locked
 from tta_bench.engine.source_cache import fit_or_load_source, source_file
 from tta_bench.engine.wandb_log import close_wandb, open_wandb, segment, summarize_wandb
+from tta_bench.methods import METHODS
 from tta_bench.methods.base import TTAMethod
 from tta_bench.models.backbone import Backbone
+from tta_bench.models.segformer_loading import load_segformer, require_mmseg
 from tta_bench.ranks import is_worker
 from tta_bench.records import SCHEMA, write_json, writing
+from tta_bench.report.runs import whole_rows
+from tta_bench.report.visits import visit_summary
 from tta_bench.streams import Schedule
 from tta_bench.types import SourceNeed
 
@@ -60,8 +67,15 @@ def quiet_lightning() -> None:
 
 
 def build_method(node: DictConfig, backbone: Backbone, seed: int) -> TTAMethod:
-    """The method that a node describes; one that draws nothing need not take a seed."""
+    """The method that a node describes; one that draws nothing need not take a seed.
+
+    Raises:
+        ConfigError: If the model scores pixels and the method does not.
+    """
     make = build(node)
+    if backbone.segments and not make.func.segments:
+        able = ", ".join(name for name, cls in METHODS.items() if cls.segments)
+        raise ConfigError(f"{make.func.__name__} cannot adapt a model that scores pixels: choose from {able}")
     takes_seed = "seed" in inspect.signature(make.func).parameters
     return make(backbone, seed=seed) if takes_seed else make(backbone)
 
@@ -79,6 +93,8 @@ class Run:
     """
 
     def __init__(self, composed: Composed, domains: DomainSource | None = None) -> None:
+        if get_target(composed.config.model) is load_segformer:
+            require_mmseg()  # before it asks for anything else
         require(composed.config)
         self.config, self.choices, self.words = composed.config, composed.choices, composed.words
         if self.config.threads:
@@ -88,24 +104,40 @@ class Run:
         setting = plain(self.config.setting)
         self.schedule: Schedule = schedule_for(self.domains, setting.pop("kind"), seed=self.seed, **setting)
         self.backbone: Backbone = build(self.config.model)
+        self._check_classes()
         self.method: TTAMethod = build_method(self.config.method, self.backbone, self.seed)
-        self._check_labels()
         self._check_resize()
         source = self.backbone.source_preprocess or self.backbone.preprocess
         self.data = StreamDataModule(
             self.domains,
             self.schedule,
-            num_workers=int(self.config.num_workers),
+            num_workers=self.config.num_workers,
             seed=self.seed,
             image_size=self.backbone.image_size,
             resize=self.backbone.preprocess.resize,
             source_resize=source.resize,
         )
+        self.forgetting = Forgetting(self.config.forgetting or 0, self.config.setting.batch_size, self._source_model)
+        self.forgetting.check(self.domains, self.backbone)
         names = [self.choices[group] for group in ("dataset", "setting", "method")]
         names.append(f"seed{self.seed}-{self.config_hash()}")
         self.folder = Path(str(self.config.output)).expanduser().joinpath(*names)
 
-    def _check_labels(self) -> None:
+    def _check_classes(self) -> None:
+        model, data, known = f"model={self.choices['model']}", self.domains.name, self.backbone.num_classes
+        if has_label_maps(self.domains) != self.backbone.segments:
+            of = "image", "pixel"
+            raise ConfigError(
+                f"{data} has a class per {of[has_label_maps(self.domains)]}, and {model} scores every "
+                f"{of[self.backbone.segments]}: choose another model"
+            )
+        if has_label_maps(self.domains):
+            if len(self.domains.classes) != known:
+                raise ConfigError(
+                    f"{data} has {len(self.domains.classes)} classes ({', '.join(self.domains.classes)}), but {model} "
+                    f"tells {known} apart: choose a model of these classes"
+                )
+            return
         largest = max(int(self.domains.labels(name).max()) for name in self.domains.domains)
         if largest >= self.backbone.num_classes:
             raise ConfigError(
@@ -123,6 +155,9 @@ class Run:
                 f"the data set (dataset.resize={resize}) and model.preprocess={self.backbone.preprocess.profile} would "
                 "both resize the images: take model.preprocess=native, which differs in nothing else"
             )
+
+    def _source_model(self) -> Backbone:
+        return build(self.config.model)
 
     @property
     def title(self) -> str:
@@ -151,7 +186,7 @@ class Run:
         checkpoint = StreamCheckpoint(StateFiles(self.folder), monitor, every, seconds)
         progress = StreamProgress(self.title, monitor, console)
         policies: list[L.Callback] = [ResetAtBoundaries(monitor)] if self.config.reset == "domain" else []
-        trainer = self._trainer([monitor, *policies, progress, RankAgreement(monitor), checkpoint])
+        trainer = self._trainer([monitor, *policies, progress, RankAgreement(monitor), self.forgetting, checkpoint])
         if is_worker():
             return self._adapt_along(trainer, checkpoint)
         with writing(self.folder):
@@ -195,6 +230,11 @@ class Run:
             self.schedule.save(self.folder / "stream.json")
         if resumed is not None:
             result |= resumed.state["begun"]
+        if (skipped := result["data"].get("skipped_images", {})).get("number"):
+            console.print(
+                f"{self.title}: {skipped['number']} damaged images are left out, first {skipped['first'][0]}",
+                style="yellow", highlight=False, markup=False, soft_wrap=True,
+            )  # fmt: skip
         write_json(self.folder / "result.json", result)
         trainer.loggers = loggers = open_wandb(self, console, resumed)
         try:
@@ -212,11 +252,11 @@ class Run:
                 console.print(f"{self.title}: {reason}", style="bold red", highlight=False, markup=False)
                 raise reason from None
         finally:
-            result |= self._outcome(monitor)
+            result |= self._outcome(monitor, trainer.strategy.root_device) | self.forgetting.facts
             try:
                 write_json(self.folder / "result.json", result)
             finally:
-                summarize_wandb(loggers, result)
+                summarize_wandb(loggers, result, self.folder, console)
                 close_wandb(loggers, failed=result["status"] != "done")
         if told := protocol_of(result, self.domains.name):
             console.print(f"The source error {told}", highlight=False, markup=False, soft_wrap=True)
@@ -280,12 +320,13 @@ class Run:
         source = self.backbone.source_preprocess
         return told if source is None else {**told, "source": source.describe()}
 
-    def _outcome(self, monitor: AdaptationMonitor) -> dict[str, Any]:
-        device = self.method.device
+    def _outcome(self, monitor: AdaptationMonitor, device: torch.device) -> dict[str, Any]:
+        """``device`` is where the stream ran: afterwards Lightning takes the method to the CPU."""
         ready = monitor.last is not None  # before the first batch a method may not know its own size
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu"
         return {
             **monitor.tally.summary(),
+            **visit_summary(whole_rows(self.folder / "batches.csv")),
             "trainable_parameters": self.method.trainable_parameters() if ready else None,
             "extra_parameters": self.method.extra_parameters() if ready else None,
             "peak_memory_bytes": peak_memory_bytes(),

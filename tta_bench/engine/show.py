@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
+from tta_bench.domains.segmentation import check_setting
 from tta_bench.engine.config import build, compose_stream, plain, require
 from tta_bench.streams import Schedule, make_stream, plot_timeline, timeline_text
 
@@ -18,6 +19,7 @@ def make_schedule(words: Sequence[str]) -> Schedule:
     require(composed.config)
     domains = build(composed.config.dataset)
     setting = plain(composed.config.setting)
+    check_setting(domains, setting["kind"])
     labels = {name: np.asarray(domains.labels(name)) for name in domains.domains}
     return make_stream(setting.pop("kind"), labels=labels, seed=composed.config.seed, **setting)
 

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import lightning.pytorch as L
 from rich.console import Console
@@ -17,7 +17,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from tta_bench.data.datamodule import SourceBatches, StreamDataModule
-from tta_bench.domains.clean import digest
+from tta_bench.domains.clean import CleanImages, digest
+from tta_bench.domains.segmentation import SegmentedImages, label_digest
 from tta_bench.engine.resume import code_sha256
 from tta_bench.methods.base import TTAMethod
 from tta_bench.types import SourceNeed
@@ -98,6 +99,10 @@ def _load(method: TTAMethod, path: Path) -> bool:
     return True
 
 
+def _digest(images: CleanImages) -> str:
+    return digest(images) + (label_digest(cast(SegmentedImages, images)) if hasattr(images, "label_map") else "")
+
+
 def _key(method: TTAMethod, data: StreamDataModule) -> str:
     backbone = method.backbone
     parts = {
@@ -108,7 +113,7 @@ def _key(method: TTAMethod, data: StreamDataModule) -> str:
         "dtype": str(backbone.dtype),
         "preprocess": (backbone.source_preprocess or backbone.preprocess).describe(),
         "image_size": data.image_size,
-        "images": digest(data.domains.source_images()),
+        "images": _digest(data.domains.source_images()),
         "order_seed": data.seed,
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]

@@ -18,12 +18,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
-from tta_bench.domains.segmentation import SegmentedImages
+from tta_bench.domains.corrupted import DomainSource
+from tta_bench.domains.segmentation import SegmentedImages, has_label_maps
 from tta_bench.domains.street_scenes import CLASSES
 from tta_bench.domains.streets import StreetScenes
+from tta_bench.engine.config import build, compose_stream, require
 from tta_bench.engine.source_train import MEAN, STD, SourceTraining
 from tta_bench.functional.segmentation import IGNORE, confusion_matrix, mean_iou, resized
-from tta_bench.models.segformer_loading import SegFormer, segformer
+from tta_bench.models.segformer_loading import SegFormer, require_mmseg, segformer
 
 BATCH_SIZE = 8
 
@@ -109,6 +111,7 @@ def train_segformer(
     seed: int,
     epochs: int,
     lr: float,
+    batch_size: int = BATCH_SIZE,
     embed_dims: int = 32,
     channels: int = 256,
     console: Console,
@@ -124,13 +127,16 @@ def train_segformer(
         seed: Seed of the initial weights, the order of the images and their mirroring.
         epochs: Passes over the training images.
         lr: Peak learning rate.
+        batch_size: Images per step.
         embed_dims: Width of the first stage; 32 in B0.
         channels: Width of the head; 256 in B0.
         console: Where to print.
 
     Raises:
-        ValueError: If ``output`` does not end in .safetensors, or mmsegmentation is missing.
+        ValueError: If ``output`` does not end in .safetensors, mmsegmentation is missing, or there is no whole batch.
     """
+    if len(train) < batch_size:
+        raise ValueError(f"{len(train)} training images make no batch of {batch_size}: lower --batch-size")
     if output.suffix != ".safetensors":
         raise ValueError(f"--output must end in .safetensors, got {output}")
     started = time.perf_counter()
@@ -138,8 +144,8 @@ def train_segformer(
     kwargs = {"num_classes": len(classes), "embed_dims": embed_dims, "channels": channels}
     network = segformer(len(classes), embed_dims=embed_dims, channels=channels)
     order = torch.Generator().manual_seed(seed)
-    loader = DataLoader(_Examples(train), BATCH_SIZE, shuffle=True, drop_last=True, generator=order)
-    held_out = DataLoader(_Examples(validation), BATCH_SIZE)
+    loader = DataLoader(_Examples(train), batch_size, shuffle=True, drop_last=True, generator=order)
+    held_out = DataLoader(_Examples(validation), batch_size)
     module = SegmentationTraining(network, lr, len(loader) * epochs, console)
     trainer = L.Trainer(
         max_epochs=epochs,
@@ -190,6 +196,81 @@ def train_streets_segformer(
         _Drawn("train", num_images), _Drawn("validation", 100), CLASSES, output,
         command=command, seed=seed, epochs=epochs, lr=lr, embed_dims=16, channels=64, console=console,
     )  # fmt: skip
+
+
+def train_on_source_domain(
+    words: Sequence[str],
+    output: Path,
+    *,
+    seed: int,
+    epochs: int,
+    num_images: int | None = None,
+    lr: float | None = None,
+    batch_size: int | None = None,
+    console: Console,
+) -> None:
+    """Train a source model on the source domain of a data set with label maps.
+
+    Every tenth image is held out for validation. The model is SegFormer-B0, and for streets_c that of the package.
+
+    Args:
+        words: Words that choose the data set, such as ``dataset=segmentation_folder``.
+        output: File of the weights, as for ``train_segformer``.
+        seed: Seed of the initial weights, the order of the images and their mirroring.
+        epochs: Passes over the training images.
+        num_images: Training images of streets_c; None takes 2400. Of other data sets, all are used.
+        lr: Peak learning rate; None takes 3e-3 for streets_c and 1e-3 for others (ours).
+        batch_size: Images per step; None takes 8.
+        console: Where to print.
+
+    Raises:
+        ConfigError: If a word is wrong.
+        ValueError: As for ``train_segformer``, or if the data set has no label maps, or no source domain.
+    """
+    require_mmseg()
+    composed = compose_stream(words)
+    require(composed.config)
+    if composed.choices["dataset"] == "streets_c":
+        if batch_size is not None:
+            raise ValueError(f"--batch-size is for data of your own: the model of streets_c learns from {BATCH_SIZE}")
+        train_streets_segformer(
+            output, seed=seed, epochs=epochs, num_images=num_images or 2400, lr=3e-3 if lr is None else lr,
+            console=console,
+        )  # fmt: skip
+        return
+    domains: DomainSource = build(composed.config.dataset)
+    if not has_label_maps(domains):
+        raise ValueError(f"{domains.name} has a class per image: a model of its source domain takes --images")
+    if num_images is not None:
+        raise ValueError(f"--num-images is for data that are drawn: of {domains.name}, all source images are used")
+    images, lr, batch_size = domains.source_images(), 1e-3 if lr is None else lr, batch_size or BATCH_SIZE
+    held_out = range(0, len(images), 10)
+    learned = [i for i in range(len(images)) if i not in held_out]
+    options = f"--output {output.name} --seed {seed} --epochs {epochs} --lr {lr} --batch-size {batch_size}"
+    train_segformer(
+        _Some(images, learned), _Some(images, held_out), domains.classes, output,
+        command=f"tta-bench source train {' '.join(words)} {options}", seed=seed, epochs=epochs, lr=lr,
+        batch_size=batch_size, console=console,
+    )  # fmt: skip
+
+
+class _Some:
+    """Some of the images."""
+
+    def __init__(self, images: SegmentedImages, rows: Sequence[int]) -> None:
+        self.images, self.rows, self.labels = images, rows, images.labels[list(rows)]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return self.images[self.rows[index]]
+
+    def label_map(self, index: int) -> np.ndarray:
+        return self.images.label_map(self.rows[index])
+
+    def describe(self) -> str:
+        return f"{len(self)} of {self.images.describe()}"
 
 
 class _Drawn:

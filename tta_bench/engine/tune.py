@@ -21,9 +21,9 @@ from rich.table import Table
 from tta_bench.domains.corruption_names import corruption_and_severity
 from tta_bench.domains.corruptions import VALIDATION
 from tta_bench.engine.bench import seeds_of
-from tta_bench.engine.config import Composed, ConfigError, build, compose_run, plain, read_word, require
+from tta_bench.engine.config import Composed, ConfigError, build, compose_run, dataset_of, plain, read_word, require
 from tta_bench.engine.jobs import run_jobs
-from tta_bench.engine.nodes import config_folder
+from tta_bench.engine.nodes import SEGMENTATION, config_folder
 from tta_bench.engine.resume import NOT_IDENTITY
 from tta_bench.records import writing
 
@@ -117,6 +117,8 @@ def make_tuning(words: Sequence[str], grid: Sequence[str] = ()) -> Tuning:
     seeds = next((seeds_of(word) for word in words if word.startswith("seeds=")), [0])
     user = [word for word in words if not word.startswith("seeds=")]
     base = (*_on_validation_data(values, user), *([] if "tuned" in values else ["tuned=off"]))
+    if dataset_of(words) in SEGMENTATION:
+        raise ConfigError(f"{dataset_of(words)} has no validation corruptions: tune works on classified images only")
     composed = compose_run(base)
     require(composed.config)
     dataset = composed.choices["dataset"].removesuffix("_validation")

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from netrc import NetrcParseError, netrc
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from lightning.pytorch.loggers import Logger, WandbLogger
 from rich.console import Console
 
+from tta_bench.engine.wandb_names import RUN_FOLDER, SUMMARY, config_of, group_name, run_name
+from tta_bench.report.runs import FILES, Result
+
 if TYPE_CHECKING:
     from tta_bench.callbacks.checkpoint import Resumed
     from tta_bench.engine.run import Run
 
 MODES = ("auto", "online", "offline")
-SUMMARY = (
-    "status", "mean_error", "sample_error", "forward_per_sample", "backward_per_sample", "coreset_size", "seconds",
-    "seconds_per_batch_median", "peak_memory_bytes", "trainable_parameters", "extra_parameters",
-)  # fmt: skip
+LEGACY_HOST = "api.wandb.ai"
+"""Under which a key may still be kept, although the server has moved."""
 
 
 def open_wandb(run: Run, console: Console, resumed: Resumed | None = None) -> list[Logger]:
@@ -38,57 +41,87 @@ def open_wandb(run: Run, console: Console, resumed: Resumed | None = None) -> li
     settings = run.config.logger
     if settings.kind == "off":
         return []
-    os.environ.setdefault("WANDB_SILENT", "true")
-    import wandb
-
     if settings.mode not in MODES:
         raise ValueError(f"logger.mode must be one of {', '.join(MODES)}; got {settings.mode!r}")
-    mode: Any = wandb_mode(settings.mode)
+    mode = wandb_mode(settings.mode)
     earlier = resumed.state["wandb"] if resumed else {}
     goes_on = bool(earlier) and mode == "online" and not earlier["offline"]
-    config = run._header()
+    config = {}
     if resumed and earlier and not goes_on:
         config["resumed_from"] = {"run": earlier["id"], "step": resumed.step}
-    group = f"{run.choices['dataset']}/{run.choices['setting']}/{run.schedule.short}"
     try:
-        started = wandb.init(
+        started = start(
+            run._header(),
+            run.folder,
+            config=config,
             project=settings.project,
             entity=settings.entity,
-            name=f"{run.choices['method']}-seed{run.seed}",
-            group=group,
-            job_type="run",
-            tags=[run.choices["method"], run.choices["setting"], run.choices["dataset"]],
-            config=config,
+            mode=mode,
             id=earlier["id"] if goes_on else None,
             resume="allow" if goes_on else None,
-            dir=str(run.folder),
-            mode=mode,
-            settings=wandb.Settings(init_timeout=60, console="off"),
         )
-    except (wandb.Error, OSError) as error:
+    except wandb_errors() as error:
         console.print(f"W&B could not start ({error}); going on without it", style="yellow")
         return []
     return [WandbLogger(experiment=started, save_dir=str(run.folder))]
 
 
+def start(result: Result, folder: Path, *, config: dict[str, Any] | None = None, **place: Any) -> Any:
+    """Start the W&B run of a run.
+
+    Args:
+        result: What is known of it, in the form of ``result.json``.
+        folder: Where W&B keeps its files.
+        config: What else the configuration holds.
+        place: Project, entity, mode and whatever else ``wandb.init`` takes.
+
+    Raises:
+        wandb.Error: If W&B cannot.
+    """
+    tags = [result["method"], result["setting"], result["dataset"]]
+    named = {"name": run_name(result), "group": group_name(result), "job_type": "run", "tags": tags}
+    return init(folder, config={**config_of(result), **(config or {})}, **named, **place)
+
+
+def init(folder: Path, **arguments: Any) -> Any:
+    """``wandb.init`` with W&B's files below a folder."""
+    wandb = load_wandb()
+    return wandb.init(dir=str(folder), settings=wandb.Settings(init_timeout=60, console="off"), **arguments)
+
+
+def load_wandb() -> Any:
+    """The package, without a word on the terminal."""
+    os.environ.setdefault("WANDB_SILENT", "true")
+    import wandb
+
+    return wandb
+
+
+def wandb_errors(*more: type[Exception]) -> tuple[type[Exception], ...]:
+    """What W&B raises where it cannot do something, and more."""
+    return load_wandb().Error, OSError, *more
+
+
 def wandb_mode(mode: str = "auto") -> str:
     """The mode of W&B that ``auto`` means here; another one is itself."""
-    return os.environ.get("WANDB_MODE", "online" if _has_key() else "offline") if mode == "auto" else mode
+    return os.environ.get("WANDB_MODE", "online" if has_key() else "offline") if mode == "auto" else mode
 
 
-def _has_key() -> bool:
+def has_key() -> bool:
     """Whether W&B has credentials: in the environment or in the netrc file that ``wandb login`` writes."""
     if os.environ.get("WANDB_API_KEY"):
         return True
+    hosts = {urlsplit(server()).netloc} | (set() if "WANDB_BASE_URL" in os.environ else {LEGACY_HOST})
     try:
-        return netrc(os.environ.get("NETRC")).authenticators(urlsplit(server()).hostname or "") is not None
+        known = netrc(os.environ.get("NETRC"))
     except (OSError, NetrcParseError):
         return False
+    return any(known.authenticators(host) is not None for host in hosts)
 
 
 def server() -> str:
     """Address of the W&B server."""
-    return os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")
+    return os.environ.get("WANDB_BASE_URL") or load_wandb().Settings().base_url
 
 
 def segment(loggers: list[Logger]) -> dict[str, Any]:
@@ -97,20 +130,32 @@ def segment(loggers: list[Logger]) -> dict[str, Any]:
     return {"id": runs[0].id, "offline": runs[0].offline} if runs else {}
 
 
-def summarize_wandb(loggers: list[Logger], result: dict[str, Any]) -> None:
-    """Write the summary and the table of errors per domain."""
+def summarize_wandb(loggers: list[Logger], result: Result, folder: Path, console: Console) -> None:
+    """Write the summary and the table of domains, and take over the run folder."""
     for logger in loggers:
         if isinstance(logger, WandbLogger):
-            import wandb
+            try:
+                write_outcome(logger.experiment, result, folder)
+            except wandb_errors() as error:
+                console.print(f"W&B did not get the outcome ({error}); it is in {folder}", style="yellow")
 
-            rows = [[name, error, result["num_samples"][name]] for name, error in result["domain_error"].items()]
-            logger.experiment.log({"domain_error": wandb.Table(columns=["domain", "error", "samples"], data=rows)})
-            logger.experiment.summary.update({key: result.get(key) for key in SUMMARY})
+
+def write_outcome(experiment: Any, result: Result, folder: Path) -> None:
+    """What a W&B run gets at its end; from the packed folder ``report --from-wandb`` makes what the folder makes."""
+    wandb = load_wandb()
+    kind = "iou" if "domain_iou" in result else "error"
+    rows = [[name, value, result["num_samples"][name]] for name, value in result[f"domain_{kind}"].items()]
+    experiment.log({f"domain_{kind}": wandb.Table(columns=["domain", kind, "samples"], data=rows)})
+    experiment.summary.update({key: result.get(key) for key in SUMMARY})
+    packed = Path(experiment.dir) / RUN_FOLDER
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in FILES:
+            if (folder / name).is_file():
+                archive.write(folder / name, name)
+    experiment.save(str(packed), base_path=experiment.dir, policy="now")
 
 
 def close_wandb(loggers: list[Logger], *, failed: bool) -> None:
     """End the W&B run as finished or failed, so that the next method gets one of its own."""
     if loggers:
-        import wandb
-
-        wandb.finish(exit_code=int(failed))
+        load_wandb().finish(exit_code=int(failed))

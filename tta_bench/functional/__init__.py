@@ -3,13 +3,14 @@
 from tta_bench.functional.entropy import softmax_entropy
 from tta_bench.functional.losses import (
     generalized_cross_entropy,
+    hard_cross_entropy,
     soft_cross_entropy,
     soft_likelihood_ratio,
     symmetric_cross_entropy,
 )
 from tta_bench.functional.optimizers import sgd_or_adam
 from tta_bench.functional.parameters import adapt_norm_layers, adapt_weights_and_biases, norm_layers
-from tta_bench.functional.statistics import Statistics, batch_statistics, statistics_distance
+from tta_bench.functional.statistics import Statistics, batch_statistics, map_statistics, statistics_distance
 from tta_bench.functional.weights import ema_update, lerp, sam_ascend, sam_return, stochastic_restore
 
 __all__ = [
@@ -19,7 +20,9 @@ __all__ = [
     "batch_statistics",
     "ema_update",
     "generalized_cross_entropy",
+    "hard_cross_entropy",
     "lerp",
+    "map_statistics",
     "norm_layers",
     "sam_ascend",
     "sam_return",

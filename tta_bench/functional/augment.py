@@ -43,7 +43,7 @@ SOFT = Ranges(
 COLOUR = (F.adjust_brightness, F.adjust_contrast, F.adjust_saturation, F.adjust_hue, F.adjust_gamma)
 
 
-def random_view(images: Tensor, kind: str, rng: torch.Generator) -> Tensor:
+def random_view(images: Tensor, kind: str, rng: torch.Generator, *, in_place: bool = False) -> Tensor:
     """One augmented view of a batch; all images share the random draw, except for the noise.
 
     Args:
@@ -52,6 +52,8 @@ def random_view(images: Tensor, kind: str, rng: torch.Generator) -> Tensor:
             with about half the strength; ``roid``: without blur and noise, and mirrored at the border, where the
             others repeat the edge; ``flip``: mirrored left to right; ``identity``. The last two draw nothing.
         rng: Generator on the CPU.
+        in_place: Leave every pixel where it is, for predictions that are compared pixel by pixel: no rotation, shift,
+            scale or flip.
 
     Returns:
         Batch (B, 3, H, W) in [0, 1].
@@ -64,10 +66,12 @@ def random_view(images: Tensor, kind: str, rng: torch.Generator) -> Tensor:
     """
     if kind not in VIEWS:
         raise ValueError(f"unknown kind of view '{kind}': choose one of {', '.join(VIEWS)}")
-    return VIEWS[kind](images, rng)
+    return VIEWS[kind](images, rng, in_place=in_place)
 
 
-def _transform(images: Tensor, rng: torch.Generator, ranges: Ranges, border: str, blur_and_noise: bool) -> Tensor:
+def _transform(
+    images: Tensor, rng: torch.Generator, ranges: Ranges, border: str, blur_and_noise: bool, in_place: bool = False
+) -> Tensor:
     height, width = images.shape[-2:]
 
     def uniform(low: float, high: float) -> float:
@@ -77,20 +81,22 @@ def _transform(images: Tensor, rng: torch.Generator, ranges: Ranges, border: str
     factors = [uniform(*ends) for ends in ranges[: len(COLOUR)]]
     for i in torch.randperm(len(COLOUR), generator=rng).tolist():
         images = COLOUR[i](images, factors[i])
-    images = F.pad(images, [width // 2, height // 2], padding_mode=border)
-    images = F.affine(
-        images,
-        angle=uniform(*ranges.degrees),
-        translate=[round(width * uniform(*ranges.shift)), round(height * uniform(*ranges.shift))],
-        scale=uniform(*ranges.scale),
-        shear=[0.0, 0.0],
-        interpolation=F.InterpolationMode.BILINEAR,
-    )
+    if not in_place:
+        images = F.pad(images, [width // 2, height // 2], padding_mode=border)
+        images = F.affine(
+            images,
+            angle=uniform(*ranges.degrees),
+            translate=[round(width * uniform(*ranges.shift)), round(height * uniform(*ranges.shift))],
+            scale=uniform(*ranges.scale),
+            shear=[0.0, 0.0],
+            interpolation=F.InterpolationMode.BILINEAR,
+        )
     if blur_and_noise:
         images = F.gaussian_blur(images, kernel_size=[5, 5], sigma=[uniform(*ranges.blur)])
-    images = F.center_crop(images, [height, width])
-    if uniform(0, 1) < 0.5:
-        images = F.horizontal_flip(images)
+    if not in_place:
+        images = F.center_crop(images, [height, width])
+        if uniform(0, 1) < 0.5:
+            images = F.horizontal_flip(images)
     if blur_and_noise:
         images = images + NOISE * torch.randn(
             images.shape, generator=spawn(rng, images.device), device=images.device, dtype=images.dtype
@@ -99,10 +105,10 @@ def _transform(images: Tensor, rng: torch.Generator, ranges: Ranges, border: str
 
 
 View = Literal["cotta", "soft", "roid", "flip", "identity"]
-VIEWS: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
+VIEWS: dict[str, Callable[..., Tensor]] = {
     "cotta": partial(_transform, ranges=Ranges(), border="edge", blur_and_noise=True),
     "soft": partial(_transform, ranges=SOFT, border="edge", blur_and_noise=True),
     "roid": partial(_transform, ranges=Ranges(), border="reflect", blur_and_noise=False),
-    "flip": lambda images, rng: images.flip(-1),
-    "identity": lambda images, rng: images,
+    "flip": lambda images, rng, in_place: images if in_place else images.flip(-1),
+    "identity": lambda images, rng, in_place: images,
 }

@@ -6,13 +6,13 @@ from torch import Tensor
 
 
 def softmax_entropy(logits: Tensor) -> Tensor:
-    """Shannon entropy of the softmax of each row.
+    """Shannon entropy of the softmax over the classes.
 
     Args:
-        logits: Scores of shape (B, K).
+        logits: Scores of shape (B, K), or (B, K, H, W) where every pixel has its own.
 
     Returns:
-        Entropies of shape (B,), in nats, at least float32.
+        Entropies of shape (B,) or (B, H, W), in nats, at least float32.
 
     Source: Tent (Wang et al., ICLR 2021), Sec. 3.1.
 

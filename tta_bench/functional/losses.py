@@ -1,7 +1,11 @@
-"""Losses between predictions. All take logits (B, K) and give one value per sample, (B,)."""
+"""Losses between predictions.
+
+All take logits (B, K) and give one value per sample, (B,); of logits (B, K, H, W) one per pixel, (B, H, W).
+"""
 
 from __future__ import annotations
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from tta_bench.functional.entropy import at_least_float32
@@ -18,6 +22,19 @@ def soft_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
         tensor([1.3863])
     """
     return -(at_least_float32(target).softmax(dim=1) * at_least_float32(logits).log_softmax(dim=1)).sum(dim=1)
+
+
+def hard_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
+    """Cross-entropy of ``logits`` with the class that ``target`` scores highest.
+
+    Source: Pseudo-Label (Lee, ICML Workshop 2013), Eq. 15.
+
+    Example:
+        >>> import torch
+        >>> hard_cross_entropy(torch.zeros(1, 4), torch.tensor([[0.1, 0.0, 0.0, 0.0]]))  # ln 4
+        tensor([1.3863])
+    """
+    return F.cross_entropy(at_least_float32(logits), target.argmax(dim=1), reduction="none")
 
 
 def symmetric_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:

@@ -22,32 +22,47 @@ def norm_layers(module: nn.Module, part: Literal["all", "early"] = "all") -> lis
     Args:
         module: A network, or a backbone around one.
         part: ``all``, or ``early``: without the last quarter of a transformer's blocks (9 to 11 of 12) and its final
-            norm, without ``layer4`` of a residual network. SAR and DeYO adapt these; late layers are sensitive.
+            norm, without ``layer4`` of a residual network, without the last of a SegFormer's four stages and its head
+            (ours). SAR and DeYO adapt these; late layers are sensitive.
 
     Source: SAR (Niu et al., ICLR 2023), Sec. 4 and repository mr-eggplant/SAR.
     """
     named = {name: m for name, m in module.named_modules() if isinstance(m, NORM_LAYERS) and m.weight is not None}
-    blocks = [
-        int(found[1]) for name, _ in module.named_modules() if (found := re.search(r"(?:^|\.)blocks\.(\d+)", name))
-    ]
-    first_late = max(blocks, default=-1) + 1
-    first_late -= first_late // 4
+    last_stage, last_block = (
+        max(_index(name, of) for name, _ in module.named_modules()) for of in ("stages", "blocks")
+    )
+    first_late = last_block + 1 - (last_block + 1) // 4
 
     def is_late(name: str) -> bool:
-        block = re.search(r"(?:^|\.)blocks\.(\d+)", name)
-        if block:
-            return int(block[1]) >= first_late
+        if segments(module):
+            return _index(name, "stages") in (last_stage, -1)
+        if (block := _index(name, "blocks")) >= 0:
+            return block >= first_late
         return bool(re.search(r"(?:^|\.)(layer4\.|(norm|fc_norm)$)", name))
 
     return [layer for name, layer in named.items() if part == "all" or not is_late(name)]
 
 
+def _index(name: str, of: str) -> int:
+    """Which of the ``stages`` or ``blocks`` a layer is in; -1 if in none."""
+    found = re.search(rf"(?:^|\.){of}\.(\d+)", name)
+    return int(found[1]) if found else -1
+
+
+def segments(module: nn.Module) -> bool:
+    """Whether ``module`` is a backbone that scores every pixel."""
+    return bool(getattr(module, "segments", False))
+
+
 def use_batch_statistics(module: nn.Module) -> None:
     """Let batch norm layers normalise by the statistics of the batch, and forget those of the source.
 
+    A network that scores pixels keeps those of the source: it sees one image at a time, and the published
+    configurations for SegFormer, whose head has the one batch norm, keep them.
+
     Source: Tent (Wang et al., ICLR 2021), Sec. 3.2.
     """
-    for layer in batch_norms(module):
+    for layer in [] if segments(module) else batch_norms(module):
         layer.track_running_stats = False
         layer.running_mean = layer.running_var = None
 
@@ -55,7 +70,8 @@ def use_batch_statistics(module: nn.Module) -> None:
 def adapt_norm_layers(module: nn.Module, part: Literal["all", "early"] = "all") -> list[nn.Parameter]:
     """Freeze ``module`` except for the affine parameters of its normalisation layers.
 
-    Batch norm layers use the statistics of the batch from now on; other norms have no such state.
+    Batch norm layers use the statistics of the batch from now on, except in a network that scores pixels; other norms
+    have no such state.
 
     Args:
         module: A network, or a backbone around one.
@@ -80,7 +96,7 @@ def adapt_norm_layers(module: nn.Module, part: Literal["all", "early"] = "all") 
 def adapt_weights_and_biases(module: nn.Module) -> list[nn.Parameter]:
     """Freeze ``module`` except for all parameters named ``weight`` or ``bias``; [CLS] and positions stay frozen.
 
-    Batch norm layers use the statistics of the batch from now on.
+    Batch norm layers use the statistics of the batch from now on, except in a network that scores pixels.
 
     Returns:
         The trainable parameters.

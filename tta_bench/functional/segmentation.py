@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 import torch.nn.functional as F
@@ -41,6 +41,23 @@ def confusion_matrix(predicted: Tensor, labels: Tensor, num_classes: int, ignore
     return counts.view(num_classes, num_classes)
 
 
+def confusion_per_image(predicted: Tensor, labels: Tensor, num_classes: int, ignore: int = IGNORE) -> Tensor:
+    """``confusion_matrix`` of each image by itself, without waiting for the device.
+
+    Args:
+        predicted: Classes (B, H, W) int64.
+        labels: Classes (B, H, W) int64, each a class or ``ignore``.
+        num_classes: K.
+        ignore: Label of pixels that do not count.
+
+    Returns:
+        (B, K, K) int64: rows are labels, columns are predictions.
+    """
+    cells = torch.where(labels == ignore, num_classes**2, labels * num_classes + predicted).flatten(1)
+    counts = cells.new_zeros(len(cells), num_classes**2 + 1).scatter_add_(1, cells, torch.ones_like(cells))
+    return counts[:, :-1].unflatten(1, (num_classes, num_classes))
+
+
 def intersection_over_union(confusion: Tensor) -> Tensor:
     """IoU of each class, in [0, 1]: pixels that are and were called this class, over those that are or were.
 
@@ -75,15 +92,25 @@ def resized(scores: Tensor, size: tuple[int, int]) -> Tensor:
     return scores if scores.shape[-2:] == size else F.interpolate(scores, size, mode="bilinear", align_corners=False)
 
 
-def multi_view_probabilities(
+def selected_images(selected: Tensor) -> int:
+    """How many images a selection (B,), or one of pixels (B, H, W), reaches: a pass back goes through those.
+
+    Example:
+        >>> selected_images(torch.tensor([[[True, True]], [[False, False]]]))
+        1
+    """
+    return int(selected.reshape(len(selected), -1).any(dim=1).sum())
+
+
+def view_probabilities(
     network: Callable[[Tensor], Tensor],
     images: Tensor,
     scales: Iterable[float],
     *,
     flips: bool = True,
     size: tuple[int, int] | None = None,
-) -> Tensor:
-    """Mean of the class probabilities that a network gives to resized and mirrored views of the images.
+) -> Iterator[Tensor]:
+    """Class probabilities that a network gives to resized and mirrored views of the images, one view at a time.
 
     Args:
         network: Images (B, C, h, w) -> logits (B, K, h, w).
@@ -92,19 +119,32 @@ def multi_view_probabilities(
         flips: Whether every view is also shown mirrored.
         size: Height and width at which views meet; None takes those of the images.
 
-    Returns:
-        (B, K, *size), at least float32.
-
-    Source: CoTTA (Wang et al., CVPR 2022), segmentation code: factors 0.5, 0.75, ... 2, mirrored, 14 views.
+    Yields:
+        (B, K, *size), at least float32: a scale after the other, each as it is and then mirrored.
     """
     height, width = images.shape[-2:]
-    total, views = torch.zeros((), device=images.device), 0
     for scale in scales:
         view = resized(images, (int(height * scale + 0.5), int(width * scale + 0.5)))  # rounded as mmcv does
         for mirrored in (False, True)[: 1 + flips]:
             logits = network(view.flip(-1) if mirrored else view)
             logits = resized(at_least_float32(logits), size or (height, width))  # softmax follows the resizing
             probabilities = logits.softmax(dim=1)
-            total = total + (probabilities.flip(-1) if mirrored else probabilities)
-            views += 1
-    return total / views
+            yield probabilities.flip(-1) if mirrored else probabilities
+
+
+def multi_view_probabilities(
+    network: Callable[[Tensor], Tensor],
+    images: Tensor,
+    scales: Iterable[float],
+    *,
+    flips: bool = True,
+    size: tuple[int, int] | None = None,
+) -> Tensor:
+    """Mean of ``view_probabilities``, with the same arguments: (B, K, *size), at least float32.
+
+    Source: CoTTA (Wang et al., CVPR 2022), segmentation code: factors 0.5, 0.75, ... 2, mirrored, 14 views.
+    """
+    total, count = torch.zeros((), device=images.device), 0
+    for probabilities in view_probabilities(network, images, scales, flips=flips, size=size):
+        total, count = total + probabilities, count + 1
+    return total / count

@@ -1,4 +1,4 @@
-"""Augmented source images, as classifiers are trained on them: drawn anew for every image."""
+"""Augmented source images, as networks are trained on them: drawn anew for every image."""
 
 from __future__ import annotations
 
@@ -24,12 +24,28 @@ def training_view(
     grey: float = 0.0,
     blur: float = 0.0,
 ) -> Tensor:
+    """Random crops of images (B, 3, H, W), mirrored and with other colours: those of a ``training_pair``."""
+    labels = torch.empty(len(images))
+    return training_pair(images, labels, rng, crop=crop, jitter=jitter, grey=grey, blur=blur)[0]
+
+
+def training_pair(
+    images: Tensor,
+    labels: Tensor,
+    rng: torch.Generator,
+    *,
+    crop: float = 1.0,
+    jitter: float = 0.0,
+    grey: float = 0.0,
+    blur: float = 0.0,
+) -> tuple[Tensor, Tensor]:
     """Random crops resized to the old size, mirrored half of the time, with some of the colours changed.
 
     What befalls an image is drawn for each; how strong jitter and blur are is shared by the batch.
 
     Args:
         images: (B, 3, H, W) in [0, 1].
+        labels: (B,), which stay as they are, or maps (B, H, W), which are cropped and mirrored with their images.
         rng: Generator on the CPU.
         crop: Smallest share of the area that is kept; 1 keeps the whole image.
         jitter: Probability of another brightness, contrast, saturation and hue.
@@ -37,7 +53,7 @@ def training_view(
         blur: Probability of a Gaussian blur.
 
     Returns:
-        (B, 3, H, W) in [0, 1].
+        Images (B, 3, H, W) in [0, 1], and labels of the old shape.
 
     Source: the crops of GoogLeNet (Szegedy et al., CVPR 2015); the colours of SimCLR (Chen et al., ICML 2020), App. A.
     """
@@ -45,15 +61,25 @@ def training_view(
     def uniform(low: float, high: float, count: int = 1) -> Tensor:
         return low + (high - low) * torch.rand(count, generator=rng)
 
+    def chosen(probability: float) -> Tensor:
+        return (torch.rand(len(images), generator=rng) < probability).to(images.device)[:, None, None, None]
+
     def some(probability: float, change: Callable[[Tensor], Tensor]) -> Tensor:
-        chosen = torch.rand(len(images), generator=rng) < probability
-        return torch.where(chosen.to(images.device)[:, None, None, None], change(images), images)
+        return torch.where(chosen(probability), change(images), images)
+
+    are_maps = labels.ndim == 3
 
     if crop < 1:
         area, aspect = uniform(crop, 1, len(images)), uniform(-1, 1, len(images)) * math.log(ASPECT)
         sides = torch.stack([(area * aspect.exp()).sqrt(), (area / aspect.exp()).sqrt()], dim=1).clamp(max=1)
-        images = _cropped(images, sides, (1 - sides) * uniform(-1, 1, sides.numel()).view_as(sides))
-    images = some(0.5, F.horizontal_flip)
+        windows = sides, (1 - sides) * uniform(-1, 1, sides.numel()).view_as(sides)
+        if are_maps:
+            labels = _cropped(labels[:, None].to(images), *windows, mode="nearest")[:, 0].to(labels.dtype)
+        images = _cropped(images, *windows)
+    mirrored = chosen(0.5)
+    images = torch.where(mirrored, images.flip(-1), images)
+    if are_maps:
+        labels = torch.where(mirrored[:, 0], labels.flip(-1), labels)
     if jitter > 0:
         brightness, contrast, saturation = uniform(1 - JITTER, 1 + JITTER, 3).tolist()
         hue = float(uniform(-HUE, HUE))
@@ -63,14 +89,14 @@ def training_view(
     if blur > 0:
         sigma = float(uniform(*BLUR))
         images = some(blur, lambda x: F.gaussian_blur(x, [5, 5], [sigma]))
-    return images
+    return images, labels
 
 
-def _cropped(images: Tensor, sides: Tensor, centres: Tensor) -> Tensor:
+def _cropped(images: Tensor, sides: Tensor, centres: Tensor, mode: str = "bilinear") -> Tensor:
     """Windows with ``sides`` and ``centres`` (B, 2), x before y, in units of half an image, at the old size."""
     theta = torch.cat([torch.diag_embed(sides), centres[..., None]], dim=2).to(images)  # (B, 2, 3)
     grid = torch.nn.functional.affine_grid(theta, list(images.shape), align_corners=False)
-    return torch.nn.functional.grid_sample(images, grid, padding_mode="border", align_corners=False)
+    return torch.nn.functional.grid_sample(images, grid, mode=mode, padding_mode="border", align_corners=False)
 
 
 def _jittered(images: Tensor, brightness: float, contrast: float, saturation: float, hue: float) -> Tensor:

@@ -39,6 +39,7 @@ class TTAMethod(L.LightningModule, ABC):
     output_kind: ClassVar[OutputKind] = OutputKind.LOGITS
     source_need: ClassVar[SourceNeed] = SourceNeed.NOTHING
     source_settings: ClassVar[tuple[str, ...]] = ()  # hyper-parameters that measure_source depends on
+    segments: ClassVar[bool] = False  # whether it works on a network that scores pixels, (B, K, H, W)
     paper: ClassVar[str] = ""
     provenance: ClassVar[str] = ""  # of the default hyper-parameters, e.g. "released code (mr-eggplant/SAR)"
 

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from tta_bench.functional import adapt_weights_and_biases, ema_update, sgd_or_adam, symmetric_cross_entropy
 from tta_bench.functional.augment import View, random_view
 from tta_bench.functional.entropy import at_least_float32
+from tta_bench.functional.pixels import per_class
 from tta_bench.methods.base import TTAMethod
 from tta_bench.models.backbone import Backbone
 from tta_bench.types import PredictionTiming
@@ -51,10 +52,12 @@ class BDG(TTAMethod):
 
     Departures:
         What of this is the paper's cannot be told without its code. The cross-entropy is symmetric, as CoTTA's on
-        ImageNet: the plain one has no gradient where student and teacher are equal, as both start.
+        ImageNet: the plain one has no gradient where student and teacher are equal, as both start. Where every pixel
+        has scores, pixels take the place of images in all formulas, and the augmented view leaves them where they are.
     """
 
     prediction_timing = PredictionTiming.BEFORE_UPDATE
+    segments = True
     paper = "Yang et al., CVPR 2024"
     provenance = "re-implementation; defaults ours"
     threshold: Tensor
@@ -96,12 +99,12 @@ class BDG(TTAMethod):
         return sgd_or_adam(self.adapted, h.optimizer, lr=h.lr, nesterov=True)
 
     def forward_and_adapt(self, images: Tensor) -> Tensor:
-        """Images (B, C, H, W) in [0, 1] -> logits (B, K) of the teacher before the update."""
+        """Images (B, C, H, W) in [0, 1] -> logits (B, K) or (B, K, H, W) of the teacher before the update."""
         with torch.no_grad():
             prediction = self.teacher(images)
             target = self.supervise(prediction, self.source(images))
             weights = self.diversity(target.exp())
-        view = random_view(images, self.hparams.views, self.rng)
+        view = random_view(images, self.hparams.views, self.rng, in_place=self.backbone.segments)
         loss = sum(symmetric_cross_entropy(self.backbone(x), target) for x in (images, view)) / 2
         self.update((weights * loss).mean())
         ema_update(self.teacher, self.backbone, self.hparams.teacher_momentum)
@@ -112,11 +115,11 @@ class BDG(TTAMethod):
         """What to learn: the teacher's prediction where it is reliable, elsewhere mixed with the source model's.
 
         Args:
-            teacher: Logits (B, K).
-            source: Logits (B, K).
+            teacher: Logits (B, K) or (B, K, H, W).
+            source: Logits of the same shape.
 
         Returns:
-            Logarithms (B, K) of probabilities.
+            Logarithms of probabilities, of the same shape.
         """
         log_p, log_q = at_least_float32(teacher).log_softmax(dim=1), at_least_float32(source).log_softmax(dim=1)
         confidence, predicted = log_p.exp().max(dim=1)
@@ -130,14 +133,15 @@ class BDG(TTAMethod):
     def _update_thresholds(self, probabilities: Tensor, confidence: Tensor) -> None:
         share = 1 - self.hparams.threshold_momentum
         self.threshold.lerp_(confidence.quantile(self.hparams.quantile), share).clamp_(max=LARGEST_THRESHOLD)
-        self.frequency.lerp_(probabilities.mean(dim=0), share)
+        self.frequency.lerp_(per_class(probabilities), share)
 
     def diversity(self, target: Tensor) -> Tensor:
-        """Weights (B,) of mean one for supervision (B, K), the larger the less it is like the past's."""
-        unlike = 1 - cosine_similarity(target, self.supervision, dim=1)
+        """Weights (B, ...) of mean one for supervision (B, K, ...), the larger the less it is like the past's."""
+        past = self.supervision.view(-1, *[1] * (target.ndim - 2))
+        unlike = 1 - cosine_similarity(target, past, dim=1)
         spread = (unlike.amax() - unlike.amin()).clamp(min=1e-8)  # one image, or several alike
         weights = ((unlike - unlike.amin()) / spread).exp()
-        self.supervision.lerp_(target.mean(dim=0), 1 - self.hparams.diversity_momentum)
+        self.supervision.lerp_(per_class(target), 1 - self.hparams.diversity_momentum)
         return weights / weights.mean()
 
     @torch.no_grad()

@@ -6,6 +6,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 from torch.optim import Adam, Optimizer
 
 from tta_bench.functional import (
@@ -19,7 +20,6 @@ from tta_bench.functional.entropy import at_least_float32
 from tta_bench.functional.hog import hog_dim, hog_targets
 from tta_bench.methods.base import TTAMethod
 from tta_bench.models.backbone import Backbone
-from tta_bench.models.vit import ViTBackbone
 from tta_bench.types import PredictionTiming
 
 
@@ -30,7 +30,7 @@ class CMAE(TTAMethod):
     hidden patches' histograms of oriented gradients.
 
     Args:
-        backbone: The source model; must be a vision transformer.
+        backbone: The source model; must be a vision transformer or a SegFormer.
         lr: Learning rate of the network's weights and biases. Ours: 1e-6; the released code has 1e-5 on CIFAR10-C.
         lr_reconstruction: Learning rate of the mask token and the reconstruction layer. Ours: 1e-4; the released
             code has ``lr`` for all.
@@ -54,13 +54,16 @@ class CMAE(TTAMethod):
         The released code predicts with a copy of the network that it sets equal to it after every step (its average
         of weights is configured and unused); here the network itself predicts, which is the same. Views move
         patches about, so the uncertainty of a patch is also that of its place, as released. Cells of the histograms
-        are 8 pixels wide where that divides the patch size, else the largest divisor below 8.
+        are 8 pixels wide where that divides the patch size, else the largest divisor below 8. In a SegFormer (ours) a
+        patch is the square of 32 pixels behind a position of the last map: it is painted over in a colour that is
+        learned, starting at the mean, and reconstructed from this position; the consistency is a mean over pixels,
+        and views leave pixels in their places.
     """
 
     prediction_timing = PredictionTiming.BEFORE_UPDATE
+    segments = True
     paper = "Liu et al., CVPR 2024"
     provenance = "released code (RanXu2000/continual-mae), CIFAR10-C; ImageNet values ours"
-    backbone: ViTBackbone
 
     def __init__(
         self,
@@ -82,11 +85,11 @@ class CMAE(TTAMethod):
 
     def configure_adaptation(self) -> None:
         """Train the weights and biases of the network, a mask token and a layer that reconstructs."""
-        if not isinstance(self.backbone, ViTBackbone) or self.backbone.patch_size is None:
-            raise ValueError("Continual-MAE hides patches, so it needs a vision transformer")
+        if self.backbone.mask_size is None:
+            raise ValueError("Continual-MAE hides patches, so it needs a vision transformer or a SegFormer")
         self.adapted = adapt_weights_and_biases(self.backbone)
-        self.patch_size, dtype = self.backbone.patch_size, self.backbone.dtype
-        self.mask_token = nn.Parameter(torch.zeros(self.backbone.feature_dim, dtype=dtype))
+        self.patch_size, dtype = self.backbone.mask_size, self.backbone.dtype
+        self.mask_token = nn.Parameter(torch.zeros(self.backbone.mask_dim, dtype=dtype))
         self.reconstruct = nn.utils.skip_init(
             nn.Linear, self.backbone.feature_dim, hog_dim(self.patch_size), dtype=dtype
         )  # its initialisation would draw from the global generator
@@ -104,7 +107,7 @@ class CMAE(TTAMethod):
         )
 
     def forward_and_adapt(self, images: Tensor) -> Tensor:
-        """Images (B, C, H, W) in [0, 1] -> logits (B, K) for the whole images before the update."""
+        """Images (B, C, H, W) in [0, 1] -> logits (B, K) or (B, K, H, W) for the whole images, before the update."""
         with torch.no_grad():
             mask = self.choose_mask(images)
             logits = self.backbone(images)
@@ -120,7 +123,7 @@ class CMAE(TTAMethod):
         """The floor(r N) patches of each image that vary most over views: (B, N) bool."""
         views = []
         for _ in range(self.hparams.num_views):
-            view = random_view(images, self.hparams.views, self.rng)
+            view = random_view(images, self.hparams.views, self.rng, in_place=self.backbone.segments)
             _, patches = self.backbone.encode_patches(self.backbone.embed(view))
             views.append(at_least_float32(patches).mean(dim=2))  # not 0, for the final norm weighs channels unevenly
         uncertainty = torch.stack(views).var(dim=0)
@@ -138,8 +141,13 @@ class CMAE(TTAMethod):
     def _reconstruction(self, patches: Tensor, images: Tensor, mask: Tensor) -> Tensor:
         """Mean squared error over the hidden patches."""
         predicted = at_least_float32(self.reconstruct(patches))
-        error = (predicted - hog_targets(images, self.patch_size)).square().mean(dim=2)
+        error = (predicted - hog_targets(self._filled(images), self.patch_size)).square().mean(dim=2)
         return (error * mask).sum() / mask.sum()
+
+    def _filled(self, images: Tensor) -> Tensor:
+        """Images whose last row and column of patches are whole, by repeating the border."""
+        height, width = images.shape[-2:]
+        return pad(images, [0, -width % self.patch_size, 0, -height % self.patch_size], mode="replicate")
 
     def _restore(self) -> None:
         rng, probability = self.device_rng(), self.hparams.restore_probability

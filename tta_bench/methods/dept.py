@@ -12,7 +12,8 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD, Optimizer
 
 from tta_bench.functional import ema_update, soft_cross_entropy
-from tta_bench.functional.training_views import training_view
+from tta_bench.functional.pixels import labeled_cross_entropy, per_class
+from tta_bench.functional.training_views import training_pair
 from tta_bench.methods.base import TTAMethod
 from tta_bench.methods.warm_up import warm_up
 from tta_bench.models.backbone import Backbone
@@ -27,7 +28,7 @@ STRONG = {"jitter": 0.8, "grey": 0.2, "blur": 0.5}  # probabilities in a strong 
 class Seen(NamedTuple):
     """What a network makes of a strongly augmented batch."""
 
-    logits: Tensor  # (B, K)
+    logits: Tensor  # (B, K) or (B, K, H, W)
     projection: Tensor  # (B, P), of the feature
     prompts: Tensor  # (B, S, L, P), projections of what each stage made of its prompts
 
@@ -39,7 +40,7 @@ class DePT(TTAMethod):
     per batch, the memory filled as images come.
 
     Args:
-        backbone: The source model; a vision transformer whose number of blocks ``stages`` divides.
+        backbone: The source model; a vision transformer whose number of blocks ``stages`` divides, or a SegFormer.
         lr: Learning rate of SGD (Nesterov momentum 0.9). Released code 5e-3; 1e-3 for 1,000 classes is ours.
         weight_decay: Released code.
         clip: Largest gradient norm of each of the prompts and the classifier's parameters (released code).
@@ -61,7 +62,7 @@ class DePT(TTAMethod):
         seed: Seed of the initial prompts and heads, and the augmentations.
 
     Raises:
-        ValueError: If the memory is too small, or the backbone is no vision transformer.
+        ValueError: If the memory is too small, or the backbone is no transformer.
 
     States:
         center (P,): of the teacher's projections. memory_features (N, D), memory_probabilities (N, K): of the last
@@ -77,10 +78,15 @@ class DePT(TTAMethod):
         Besides what is marked as ours: the image itself is the weak view; a prediction is the student's before its
         step; an image is its own pseudo-label while the memory is smaller than ``neighbors``; the center is a mean
         over the batch, where the released code sums on a single device; the last stage's prompts are taken before the
-        final norm; no learning rate is annealed, nor is the teacher's temperature.
+        final norm; no learning rate is annealed, nor is the teacher's temperature. In a SegFormer (ours) prompts are
+        keys and values of every layer of a stage, and what a stage makes of them is the mean of its map under their
+        attention. Where every pixel has scores (ours) the memory stays empty, for images that are alike do not tell
+        which pixel is what: a pixel's pseudo-label is the teacher's for the image itself, cropped and mirrored with
+        the student's view.
     """
 
     prediction_timing = PredictionTiming.BEFORE_UPDATE
+    segments = True
     source_need = SourceNeed.LABELED
     source_settings = (
         "weight_decay", "stages", "prompt_length", "head_width", "teacher_momentum", "feature_weight", "prompt_weight",
@@ -146,36 +152,41 @@ class DePT(TTAMethod):
         """Train what was added with cross-entropy and the student's distance to the teacher on source images.
 
         Args:
-            loader: Batches of images (B, C, H, W) in [0, 1] and labels (B,).
+            loader: Batches of images (B, C, H, W) in [0, 1] and labels (B,) or (B, H, W).
         """
         h = self.hparams
 
         def loss(images: Tensor, labels: Tensor) -> Tensor:
             ema_update(self.teacher, self.backbone, h.teacher_momentum)
-            views = [training_view(images, self.setup_rng, crop=0.6, **STRONG) for _ in range(2)]
-            student, teacher = self._see(*views)
-            classified = F.cross_entropy(student.logits, labels, label_smoothing=h.label_smoothing)
+            view, seen_labels = training_pair(images, labels, self.setup_rng, crop=0.6, **STRONG)
+            student, teacher = self._see(view, training_pair(images, labels, self.setup_rng, crop=0.6, **STRONG)[0])
+            classified = labeled_cross_entropy(student.logits, seen_labels, label_smoothing=h.label_smoothing)
             return classified + self._distilled(student, teacher) + h.source_spread_weight * self._closeness(student)
 
         warm_up(self, loader, self._sgd(h.warmup_lr), loss, h.warmup_steps)
         self.teacher.load_state_dict(self.backbone.state_dict())
 
     def forward_and_adapt(self, images: Tensor) -> Tensor:
-        """Images (B, C, H, W) in [0, 1] -> the student's logits (B, K) before its step."""
+        """Images (B, C, H, W) in [0, 1] -> the student's logits (B, K) or (B, K, H, W) before its step."""
         self.require_source()
         with torch.no_grad():
-            features, _ = encode_prompted(self.backbone, images)
-            logits = self.backbone.classify(features)
-        labels = self._pseudo_labels(features, logits)
+            plain = encode_prompted(self.backbone, images)
+            logits = self.backbone.classify(plain.encoded)
         ema_update(self.teacher, self.backbone, self.hparams.teacher_momentum)
-        student, teacher = self._see(*self.draw_views(images))
-        self._step(self._loss(student, teacher, labels))
-        self._remember(images)
+        if self.backbone.segments:
+            labels = self._seen_by_teacher(images)[1].argmax(dim=1)
+        else:
+            labels = self._pseudo_labels(plain.features, logits)
+        for_student, labels = self.draw_view(images, labels)
+        for_teacher, _ = self.draw_view(images, labels)
+        self._step(self._loss(*self._see(for_student, for_teacher), labels))
+        if not self.backbone.segments:
+            self._remember(images)
         return logits
 
-    def draw_views(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """A strong view for the student and one for the teacher."""
-        return training_view(images, self.rng, crop=0.2, **STRONG), training_view(images, self.rng, crop=0.2, **STRONG)
+    def draw_view(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """A strong view, and its labels."""
+        return training_pair(images, labels, self.rng, crop=0.2, **STRONG)
 
     def _pseudo_labels(self, features: Tensor, logits: Tensor) -> Tensor:
         """(B,): the class that the nearest entries of the memory give most probability to."""
@@ -187,8 +198,8 @@ class DePT(TTAMethod):
 
     def _see(self, for_student: Tensor, for_teacher: Tensor) -> tuple[Seen, Seen]:
         def seen(network: Backbone, view: Tensor) -> Seen:
-            features, outputs = encode_prompted(network, view)
-            return Seen(network.classify(features), *project(network, features, outputs))
+            prompted = encode_prompted(network, view)
+            return Seen(network.classify(prompted.encoded), *project(network, prompted))
 
         with torch.no_grad():
             teacher = seen(self.teacher, for_teacher)
@@ -196,7 +207,7 @@ class DePT(TTAMethod):
 
     def _loss(self, student: Seen, teacher: Seen, labels: Tensor) -> Tensor:
         h = self.hparams
-        mean = student.logits.softmax(dim=1).mean(dim=0)
+        mean = per_class(student.logits.softmax(dim=1))
         diversity = (mean * (mean + 1e-8).log()).sum()  # negative entropy
         classified = F.cross_entropy(student.logits, labels) + h.diversity_weight * diversity
         total: Tensor = classified + self._distilled(student, teacher) + h.spread_weight * self._closeness(student)
@@ -233,10 +244,14 @@ class DePT(TTAMethod):
         self.optimizer.step()
 
     @torch.no_grad()
+    def _seen_by_teacher(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Features (B, D) and probabilities (B, K) or (B, K, H, W) of the teacher for the images themselves."""
+        plain = encode_prompted(self.teacher, images)
+        return plain.features, self.teacher.classify(plain.encoded).softmax(dim=1)
+
     def _remember(self, images: Tensor) -> None:
         """Append the teacher's features and probabilities to the memory, and forget the oldest."""
-        features, _ = encode_prompted(self.teacher, images)
-        probabilities = self.teacher.classify(features).softmax(dim=1)
+        features, probabilities = self._seen_by_teacher(images)
         size = self.hparams.memory_size
         self.memory_features = torch.cat([self.memory_features, F.normalize(features, dim=1)])[-size:]
         self.memory_probabilities = torch.cat([self.memory_probabilities, probabilities])[-size:]

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
-from tta_bench.functional import Statistics, batch_statistics, softmax_entropy, statistics_distance
+from tta_bench.functional import Statistics, batch_statistics, map_statistics, softmax_entropy, statistics_distance
+from tta_bench.functional.pixels import per_image
 from tta_bench.methods.base import TTAMethod
 from tta_bench.models.backbone import Backbone, Embedded
 from tta_bench.models.prompt_space import NormSpace, PromptSpace, TokenSpace
@@ -25,8 +26,12 @@ class DPCore(TTAMethod):
     B images, D feature width, L prompt tokens, K coreset elements. Defaults are the paper's text; the
     configuration ``dpcore_official`` sets what the released code does instead.
 
+    On a network that scores pixels the statistics of an image are those over the positions of its last map, and those
+    of a batch, or of the source, are their average over images: a batch of one image has statistics like any other.
+    This and the prompts of such networks are ours; no code was released for them.
+
     Args:
-        backbone: The source model; must take prompts.
+        backbone: The source model; must take prompts for the space ``tokens``.
         prompt_length: L.
         lr: Learning rate of AdamW. Paper 0.01; the released code hard-codes 0.1.
         rho: A batch is of a known domain if the weighted prompt brings its distance to at most this share.
@@ -51,7 +56,8 @@ class DPCore(TTAMethod):
         seed: Seed of the initial prompt.
 
     States:
-        source_mean, source_std (D,), initial_prompt (L, D): kept by ``reset``. coreset_mean, coreset_std (K, D),
+        source_mean, source_std (D,), initial_prompt (L, D), for pixels also source_spread (), the mean distance of a
+        source image to those statistics: kept by ``reset``. coreset_mean, coreset_std (K, D),
         coreset_prompt (K, L, D): emptied by ``reset``. In the space ``norms`` a prompt has shape (P,).
 
     Cost:
@@ -63,18 +69,20 @@ class DPCore(TTAMethod):
 
     Departures:
         The evaluation of the weighted prompt is also the forward pass of its update; the released code computes
-        the same numbers with a third pass. A batch of one image has no standard deviation: it is predicted by
-        the source model and teaches nothing, where the released code would store NaN.
+        the same numbers with a third pass. A batch of one image has no standard deviation (of pixels it has): it
+        is predicted by the source model and teaches nothing, where the released code would store NaN.
     """
 
     prediction_timing = PredictionTiming.LAST_FORWARD
     source_need = SourceNeed.UNLABELED
+    segments = True
     source_settings = ("num_source", "source_filter", "prompt_space", "prompt_length", "prompt_init", "seed")
     paper = "Zhang et al., ICML 2025"
     provenance = "paper"
     initial_prompt: Tensor
     source_mean: Tensor
     source_std: Tensor
+    source_spread: Tensor
     coreset_mean: Tensor
     coreset_std: Tensor
     coreset_prompt: Tensor
@@ -121,6 +129,8 @@ class DPCore(TTAMethod):
         digits = torch.promote_types(self.backbone.dtype, torch.float32)  # statistics are never in half precision
         for name in ("source_mean", "source_std"):
             self.add_state(name, torch.zeros(dim, dtype=digits), source=True)
+        if self.backbone.segments:
+            self.add_state("source_spread", torch.zeros((), dtype=digits), source=True)
         for name in ("coreset_mean", "coreset_std"):
             self.add_state(name, torch.empty(0, dim, dtype=digits))
         self.add_state("coreset_prompt", initial.new_empty(0, *initial.shape))
@@ -149,13 +159,21 @@ class DPCore(TTAMethod):
         wanted = self.hparams.num_source
         for images in loader:
             images = images.to(self.device)
-            kept.append(self.backbone.features(images[self._passes_filter(images)]))
+            features = self.backbone.features(images[self._passes_filter(images)])
+            if self.backbone.segments:  # maps may differ in size, and are large
+                features = torch.cat(map_statistics(features), dim=1)
+            kept.append(features)
             if sum(map(len, kept)) >= wanted:
                 break
         features = torch.cat(kept)[:wanted]
         if len(features) < wanted:
             raise ValueError(f"DPCore wants {wanted} source images and got {len(features)}: lower num_source")
-        self.source_mean, self.source_std = batch_statistics(features)
+        if self.backbone.segments:
+            of_images = Statistics(*features.chunk(2, dim=1))
+            self.source_mean, self.source_std = (value.mean(dim=0) for value in of_images)
+            self.source_spread = self._distance(of_images).mean()
+        else:
+            self.source_mean, self.source_std = batch_statistics(features)
 
     def _passes_filter(self, images: Tensor) -> Tensor:
         if self.hparams.source_filter == "none":
@@ -165,7 +183,7 @@ class DPCore(TTAMethod):
         features = (self.space.prompted if released else self.space.raw)(self.backbone, embedded)
         logits = self.backbone.classify(features)
         largest = math.log(logits.shape[1])
-        return softmax_entropy(logits) < (largest / 2 - 1 if released else 0.4 * largest)
+        return per_image(softmax_entropy(logits)) < (largest / 2 - 1 if released else 0.4 * largest)
 
     def forward_and_adapt(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) in [0, 1] -> logits (B, K) of the last forward pass, before its update (Alg. 1)."""
@@ -173,9 +191,9 @@ class DPCore(TTAMethod):
         embedded = self.space.embed(self.backbone, images)
         features = self.space.raw(self.backbone, embedded)
         self._passes = (1, 0)
-        if len(images) < 2:
+        if len(images) < 2 and not self.backbone.segments:
             return self.backbone.classify(features)
-        raw = batch_statistics(features)
+        raw = self._statistics(features)
         d_raw = self._distance(raw)
         if self.hparams.floor_guard > 0 and bool(d_raw <= self.hparams.floor_guard * self._floor(len(images))):
             self._record(len(images), d_raw, torch.full_like(d_raw, math.nan), is_new=False)
@@ -185,7 +203,7 @@ class DPCore(TTAMethod):
             weights = self._weights(raw)
             self._start_from(torch.tensordot(weights.to(self.coreset_prompt.dtype), self.coreset_prompt, dims=1))
             features = self.space.prompted(self.backbone, embedded)
-            prompted = batch_statistics(features)
+            prompted = self._statistics(features)
             d_weighted, evaluated = self._distance(prompted), 2
             is_new = bool(d_weighted > self.hparams.rho * d_raw)
         if is_new:
@@ -206,6 +224,9 @@ class DPCore(TTAMethod):
         """Scalars of the prompt being learned and of all stored prompts."""
         return self.initial_prompt.numel() + self.coreset_prompt.numel()
 
+    def _statistics(self, encoded: Tensor) -> Statistics:
+        return batch_statistics(self.backbone.features_of(encoded))
+
     def _distance(self, stats: Statistics) -> Tensor:  # Eq. 5
         return statistics_distance(stats, Statistics(self.source_mean, self.source_std))
 
@@ -222,7 +243,7 @@ class DPCore(TTAMethod):
         self._start_from(self.initial_prompt)
         for _ in range(self.hparams.steps_new):
             features = self.space.prompted(self.backbone, embedded)
-            self.update(self._distance(batch_statistics(features)))
+            self.update(self._distance(self._statistics(features)))
         self.coreset_mean = torch.cat([self.coreset_mean, raw.mean[None]])
         self.coreset_std = torch.cat([self.coreset_std, raw.std[None]])
         self.coreset_prompt = torch.cat([self.coreset_prompt, self.space.value()[None]])
@@ -253,9 +274,11 @@ class DPCore(TTAMethod):
 
     def _floor(self, num_images: int) -> Tensor:
         """The distance that clean batches of this size have on average: sampling alone."""
-        spread = torch.linalg.vector_norm(self.source_std)
-        n = (1 / num_images + 1 / self.hparams.num_source) ** 0.5  # of the mean; a Gaussian std has it over sqrt 2
-        return spread * n * (1 + 0.5**0.5)
+        if self.backbone.segments:
+            spread = self.source_spread
+        else:  # of the mean; a Gaussian standard deviation has it over sqrt 2
+            spread = torch.linalg.vector_norm(self.source_std) * (1 + 0.5**0.5)
+        return spread * (1 / num_images + 1 / self.hparams.num_source) ** 0.5
 
     def _record(self, num_images: int, d_raw: Tensor, d_weighted: Tensor, is_new: bool) -> None:
         floor = self._floor(num_images)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tta_bench.functional import batch_statistics
 from tta_bench.methods.dpcore import DPCore
 from tta_bench.models.backbone import Backbone
 
@@ -64,10 +63,10 @@ class DPCoreSimplified(DPCore):
         self.require_source()
         embedded = self.space.embed(self.backbone, images)
         features = self.space.raw(self.backbone, embedded)
-        if len(images) < 2:
+        if len(images) < 2 and not self.backbone.segments:
             self._passes = (1, 0)
             return self.backbone.classify(features)
-        raw = batch_statistics(features)
+        raw = self._statistics(features)
         distances = torch.linalg.vector_norm(raw.mean - self.coreset_mean, dim=-1)  # (K,)
         is_new = len(distances) == 0 or bool(distances.min() > self.theta)
         self.element = len(distances) if is_new else int(distances.argmin())
@@ -78,7 +77,7 @@ class DPCoreSimplified(DPCore):
         else:
             self._start_from(self.coreset_prompt[self.element])
             features = self.space.prompted(self.backbone, embedded)
-            self.update(self._distance(batch_statistics(features)))
+            self.update(self._distance(self._statistics(features)))
             self._join(self.element, raw.mean)
             self._passes = (2, 1)
         return self.backbone.classify(features.detach())

@@ -13,6 +13,7 @@ from torch.nn.utils import parameters_to_vector
 from torch.optim import Optimizer
 
 from tta_bench.functional import adapt_norm_layers, sgd_or_adam, softmax_entropy
+from tta_bench.functional.segmentation import selected_images
 from tta_bench.methods.base import TTAMethod
 from tta_bench.models.backbone import Backbone
 from tta_bench.types import PredictionTiming, SourceNeed
@@ -24,6 +25,9 @@ class ETA(TTAMethod):
     Reliable: the entropy is below a margin. Unlike: the probabilities point elsewhere than their running mean.
     The surer an image, the larger its weight. EATA without its term against forgetting.
 
+    On a network that scores pixels, images are pixels in all of this: each passes or fails on its own, the running
+    mean and the loss are over those selected in the batch. Ours.
+
     Args:
         backbone: The source model.
         lr: Learning rate; 1e-3 for batches of 64 in repository mr-eggplant/SAR, ViT-B on ImageNet-C.
@@ -31,6 +35,7 @@ class ETA(TTAMethod):
         momentum: Momentum of SGD.
         entropy_margin: E_0 as a share of ln(num_classes); the paper's 0.4.
         cosine_margin: epsilon, the largest cosine similarity to the running mean; the paper's 0.05 on ImageNet-C.
+            Above 1 everything is unlike.
         seed: Unused: nothing is drawn.
 
     States:
@@ -38,7 +43,8 @@ class ETA(TTAMethod):
         the first.
 
     Cost:
-        1 forward pass and the share of selected images in backward passes per sample.
+        1 forward pass and the share of selected images in backward passes per sample. An image of which any pixel is
+        selected counts.
 
     Source:
         The paper's sample-adaptive weight; repositories mr-eggplant/EATA and mr-eggplant/SAR.
@@ -48,6 +54,7 @@ class ETA(TTAMethod):
     """
 
     prediction_timing = PredictionTiming.LAST_FORWARD
+    segments = True
     paper = "Niu et al., ICML 2022"
     provenance = "released code (mr-eggplant/SAR), ViT-B on ImageNet-C"
     mean_probabilities: Tensor
@@ -65,8 +72,8 @@ class ETA(TTAMethod):
     ) -> None:
         super().__init__(backbone, seed=seed)
         self.save_hyperparameters(ignore="backbone", logger=False)
-        self._last = {"reliable": math.nan, "selected": math.nan}  # images of the last batch
-        self._batch_size = 1
+        self._last = {"reliable": math.nan, "selected": math.nan}  # of the last batch
+        self._backward = 0.0
 
     def configure_adaptation(self) -> None:
         """Train the norm layers only."""
@@ -79,16 +86,16 @@ class ETA(TTAMethod):
         return sgd_or_adam(self.adapted, h.optimizer, lr=h.lr, momentum=h.momentum)
 
     def forward_and_adapt(self, images: Tensor) -> Tensor:
-        """Images (B, C, H, W) in [0, 1] -> logits (B, K) before the update."""
+        """Images (B, C, H, W) in [0, 1] -> logits (B, K) or (B, K, H, W) before the update."""
         logits = self.backbone(images)
         entropy = softmax_entropy(logits)
         margin = self.hparams.entropy_margin * math.log(logits.shape[1])
         reliable = entropy.detach() < margin
-        probabilities = logits.detach().softmax(dim=1, dtype=entropy.dtype)
+        probabilities = logits.detach().softmax(dim=1, dtype=entropy.dtype).movedim(1, -1)  # (B, K) or (B, H, W, K)
         selected = reliable & self._is_unlike(probabilities)
         entropy = entropy[selected]
         self._last = {"reliable": float(reliable.sum()), "selected": float(len(entropy))}
-        self._batch_size = len(images)
+        self._backward = selected_images(selected) / len(images)
         if len(entropy) > 0:
             self._remember(probabilities[selected].mean(dim=0))
             weights = (margin - entropy.detach()).exp()
@@ -96,10 +103,10 @@ class ETA(TTAMethod):
         return logits
 
     def _is_unlike(self, probabilities: Tensor) -> Tensor:
-        """Which rows of (B, K) point elsewhere than the running mean ; all while there is none."""
+        """Which of (..., K) point elsewhere than the running mean; all while there is none."""
         if len(self.mean_probabilities) == 0:
-            return torch.ones_like(probabilities[:, 0], dtype=torch.bool)
-        return cosine_similarity(probabilities, self.mean_probabilities, dim=1) < self.hparams.cosine_margin
+            return torch.ones_like(probabilities[..., 0], dtype=torch.bool)
+        return cosine_similarity(probabilities, self.mean_probabilities, dim=-1) < self.hparams.cosine_margin
 
     def _remember(self, mean: Tensor) -> None:
         before = self.mean_probabilities if len(self.mean_probabilities) > 0 else mean
@@ -110,12 +117,12 @@ class ETA(TTAMethod):
         return 0.0
 
     def diagnostics(self) -> dict[str, float]:
-        """Reliable and selected images of the last batch."""
+        """Reliable and selected images (or pixels) of the last batch."""
         return self._last
 
     def passes(self) -> tuple[float, float]:
         """1 forward; backward for the selected images."""
-        return (1, self._last["selected"] / self._batch_size)
+        return (1, self._backward)
 
 
 class EATA(ETA):
@@ -200,7 +207,7 @@ class EATA(ETA):
         self.fisher = torch.stack(squares).mean(dim=0)
 
     def forward_and_adapt(self, images: Tensor) -> Tensor:
-        """Images (B, C, H, W) in [0, 1] -> logits (B, K) before the update."""
+        """Images (B, C, H, W) in [0, 1] -> logits (B, K) or (B, K, H, W) before the update."""
         self.require_source()
         return super().forward_and_adapt(images)
 

@@ -7,13 +7,14 @@ from collections.abc import Iterable
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.optim import SGD, AdamW, Optimizer
 
 from tta_bench.functional import softmax_entropy
 from tta_bench.functional.parameters import use_batch_statistics
-from tta_bench.functional.training_views import training_view
+from tta_bench.functional.pixels import labeled_cross_entropy
+from tta_bench.functional.segmentation import selected_images
+from tta_bench.functional.training_views import training_pair
 from tta_bench.methods.base import TTAMethod
 from tta_bench.methods.warm_up import warm_up
 from tta_bench.models.backbone import Backbone
@@ -28,14 +29,14 @@ class EcoTTA(TTAMethod):
     code was released; the steps are those of a community implementation, the meta parts of a transformer are ours.
 
     Args:
-        backbone: The source model: a vision transformer or a timm ResNet.
+        backbone: The source model: a vision transformer, a timm ResNet or a SegFormer.
         lr: Learning rate of SGD (momentum 0.9); ours. The community implementation has 5e-3 for CNNs on CIFAR.
         regularization: lambda, weight of the distances |m_k(x_k) - f_k(x_k)|; 0.5 is said to be the paper's, the
             community implementation has 0.25.
         entropy_margin: Only images below this share of the largest entropy ln K are learned from (paper, after EATA).
         mode: ``two_phase``: a step on the distances, then one on the entropies (community implementation).
             ``single``: one step on their sum (the paper's loss).
-        partitions: Number of partitions; 4 or 5 in the paper, for transformers ours.
+        partitions: Number of partitions; 4 or 5 in the paper, for transformers ours. A SegFormer's are its stages.
         bottleneck: Width inside a transformer's meta parts; ours.
         warmup_steps: Updates of the meta parts on labeled source images; ours. With 0 the meta parts of a transformer
             start without effect.
@@ -52,11 +53,14 @@ class EcoTTA(TTAMethod):
     Departures:
         The paper's meta part, BN(f(x)) + relu(BN(conv(x))), is kept for ResNets. For a transformer it is a factor and
         a summand per channel of f(x) beside a bottleneck of linear layers, which starts without effect. Partitions of
-        a ResNet end where its stages end. If no image passes the margin there is no step on the entropy, where the
+        a ResNet end where its stages end. The stages of a SegFormer have the same meta parts as a transformer's, with a
+        strided 3x3 convolution as first layer of the bottleneck; the margin selects pixels, and the head's batch norm
+        keeps the statistics of the source. If no image passes the margin there is no step on the entropy, where the
         community implementation takes one of momentum only.
     """
 
     prediction_timing = PredictionTiming.LAST_FORWARD
+    segments = True
     source_need = SourceNeed.LABELED
     source_settings = ("partitions", "bottleneck", "warmup_steps", "warmup_lr", "seed")
     paper = "Song et al., CVPR 2023"
@@ -78,15 +82,15 @@ class EcoTTA(TTAMethod):
     ) -> None:
         super().__init__(backbone, seed=seed)
         self.save_hyperparameters(ignore="backbone", logger=False)
-        self._selected = math.nan  # share of the last batch
+        self._selected = self._reached = math.nan  # share of the last batch's scores, and of its images
         self._distance = torch.tensor(math.nan)  # for the log only
 
     def passes(self) -> tuple[float, float]:
         """2 forward (``single``: 1), and backward the share of the last batch that passed the margin."""
-        return (2 if self.hparams.mode == "two_phase" else 1, self._selected)
+        return (2 if self.hparams.mode == "two_phase" else 1, self._reached)
 
     def configure_adaptation(self) -> None:
-        """Freeze the network and train its meta parts; batch norm layers use the statistics of the batch."""
+        """Freeze the network and train its meta parts; a classifier's batch norm layers use the batch's statistics."""
         h = self.hparams
         self.meta = attach_meta_parts(self.backbone, h.partitions, h.bottleneck, self.setup_rng)
         use_batch_statistics(self.backbone)
@@ -99,18 +103,18 @@ class EcoTTA(TTAMethod):
         """Train the meta parts with cross-entropy on source images with changed colours.
 
         Args:
-            loader: Batches of images (B, C, H, W) in [0, 1] and labels (B,).
+            loader: Batches of images (B, C, H, W) in [0, 1] and labels (B,) or (B, H, W).
         """
         optimizer = AdamW(self.meta, lr=self.hparams.warmup_lr, weight_decay=0.0)
 
         def loss(images: Tensor, labels: Tensor) -> Tensor:
-            images = training_view(images, self.setup_rng, jitter=0.4, grey=0.1, blur=0.2)
-            return F.cross_entropy(self.backbone(images), labels)
+            images, labels = training_pair(images, labels, self.setup_rng, jitter=0.4, grey=0.1, blur=0.2)
+            return labeled_cross_entropy(self.backbone(images), labels)
 
         warm_up(self, loader, optimizer, loss, self.hparams.warmup_steps)
 
     def forward_and_adapt(self, images: Tensor) -> Tensor:
-        """Images (B, C, H, W) in [0, 1] -> logits (B, K) before the step on the entropies."""
+        """Images (B, C, H, W) in [0, 1] -> logits (B, K) or (B, K, H, W) before the step on the entropies."""
         self.require_source()
         if self.hparams.mode == "two_phase":
             _, distances = encode_with_distances(self.backbone, images, local=True)
@@ -119,8 +123,8 @@ class EcoTTA(TTAMethod):
             if (entropies := self._confident(logits)).numel() > 0:
                 self.update(entropies.mean())
         else:
-            features, distances = encode_with_distances(self.backbone, images, local=False)
-            logits = self.backbone.classify(features)
+            encoded, distances = encode_with_distances(self.backbone, images, local=False)
+            logits = self.backbone.classify(encoded)
             entropies, loss = self._confident(logits), self._penalty(distances)
             self.update(loss + entropies.mean() if entropies.numel() > 0 else loss)
         return logits
@@ -133,12 +137,13 @@ class EcoTTA(TTAMethod):
         return weighted
 
     def _confident(self, logits: Tensor) -> Tensor:
-        """Entropies below the margin, of logits (B, K)."""
+        """Entropies below the margin (N,), of logits (B, K) or (B, K, H, W)."""
         entropies = softmax_entropy(logits)
-        chosen = entropies[entropies < self.hparams.entropy_margin * math.log(logits.shape[1])]
-        self._selected = len(chosen) / len(logits)
+        confident = entropies < self.hparams.entropy_margin * math.log(logits.shape[1])
+        chosen = entropies[confident]
+        self._selected, self._reached = len(chosen) / entropies.numel(), selected_images(confident) / len(logits)
         return chosen
 
     def diagnostics(self) -> dict[str, float]:
-        """Share of the last batch that passed the margin, and the distance of the meta parts from the frozen ones."""
+        """Share of images or pixels that passed the margin last, and the distance of meta parts from frozen ones."""
         return {"selected": self._selected, "distance": float(self._distance)}

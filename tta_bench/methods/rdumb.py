@@ -64,7 +64,7 @@ class RDumb(ETA):
         self.add_state("batches", torch.tensor(0))
 
     def forward_and_adapt(self, images: Tensor) -> Tensor:
-        """Images (B, C, H, W) in [0, 1] -> logits (B, K) before the update, but after a reset that is due."""
+        """Images (B, C, H, W) in [0, 1] -> logits as ETA before the update, but after a reset that is due."""
         if self.batches >= self.hparams.reset_every:
             self.reset()
         self.batches += 1

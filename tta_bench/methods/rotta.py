@@ -9,6 +9,7 @@ from torch.optim import Adam, Optimizer
 from tta_bench.functional import adapt_norm_layers, ema_update, soft_cross_entropy, softmax_entropy
 from tta_bench.functional.augment import View, random_view
 from tta_bench.functional.memory import CSTU, cut_at_updates
+from tta_bench.functional.pixels import per_image
 from tta_bench.functional.robust_bn import following, use_robust_batch_norm
 from tta_bench.methods.base import TTAMethod
 from tta_bench.models.backbone import Backbone
@@ -44,10 +45,14 @@ class RoTTA(TTAMethod):
 
     Departures:
         Layer and group norms have no statistics to be robust; their affine parameters are trained. Dropout and
-        stochastic depth stay off.
+        stochastic depth stay off. Where every pixel has scores (ours): the memory holds whole images, under the class
+        that most of their pixels are predicted to be and with the mean entropy of their pixels, so it stays far from
+        full where few classes ever are the largest; the loss is a mean over pixels, and the student's view leaves them
+        in their places.
     """
 
     prediction_timing = PredictionTiming.BEFORE_UPDATE
+    segments = True
     paper = "Yuan et al., CVPR 2023"
     provenance = "released code (BIT-DA/RoTTA), batch norm networks; none was published for ViT-B"
     teacher: Backbone
@@ -91,10 +96,11 @@ class RoTTA(TTAMethod):
         return Adam(self.adapted, lr=self.hparams.lr)
 
     def forward_and_adapt(self, images: Tensor) -> Tensor:
-        """Images (B, C, H, W) in [0, 1] -> the teacher's logits (B, K), before its updates."""
+        """Images (B, C, H, W) in [0, 1] -> the teacher's logits (B, K) or (B, K, H, W), before its updates."""
         with torch.no_grad():
             logits = self.teacher(images)
-        labels, entropies = logits.argmax(dim=1), softmax_entropy(logits)
+        labels = logits.argmax(dim=1).reshape(len(images), -1).mode(dim=1).values
+        entropies = per_image(softmax_entropy(logits))
         learned_from = 0
         for rows, due in cut_at_updates(int(self.waiting), len(images), self.hparams.update_every):
             self.memory.add(images[rows], labels[rows], entropies[rows])
@@ -110,9 +116,9 @@ class RoTTA(TTAMethod):
         with following(self.backbone, self.teacher):
             with torch.no_grad():
                 target = self.teacher(images)
-            logits = self.backbone(random_view(images, self.hparams.views, self.rng))
+            logits = self.backbone(random_view(images, self.hparams.views, self.rng, in_place=self.backbone.segments))
         timeliness = torch.sigmoid(-self.memory.ages / self.hparams.memory_size)
-        self.update((timeliness * soft_cross_entropy(logits, target)).mean())
+        self.update((timeliness * per_image(soft_cross_entropy(logits, target))).mean())
         ema_update(self.teacher, self.backbone, self.hparams.teacher_momentum)
 
     def diagnostics(self) -> dict[str, float]:

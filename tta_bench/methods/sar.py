@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from tta_bench.functional import adapt_norm_layers, sam_ascend, sam_return, sgd_or_adam, softmax_entropy
+from tta_bench.functional.segmentation import selected_images
 from tta_bench.methods.base import TTAMethod
 from tta_bench.models.backbone import Backbone
 from tta_bench.types import PredictionTiming
@@ -17,6 +18,9 @@ from tta_bench.types import PredictionTiming
 
 class SAR(TTAMethod):
     """Minimise the entropy of reliable images and its sharpness, and return to the source when it collapses.
+
+    On a network that scores pixels, reliable is said of pixels, and the losses are means over those selected in the
+    batch: ours, as which layers are early there.
 
     Args:
         backbone: The source model.
@@ -26,7 +30,7 @@ class SAR(TTAMethod):
         rho: Length of the ascent before that gradient; the paper's 0.05.
         entropy_margin: E_0 as a share of ln(num_classes), below which an image is reliable; the paper's 0.4.
         reset_threshold: e_0, in nats: the weights return to the source when the average falls below it. The paper's
-            0.2 is for 1000 classes; with ten, a healthy model may be below it.
+            0.2 is for 1000 classes; with ten, or on pixels, a healthy model may be below it.
         average_after_recovery: ``cleared``, as in mariodoebler/test-time-adaptation, or ``kept``, as in the released
             code, where recovery repeats until the average has climbed over the threshold.
         none_reliable: What a batch without a reliable image does: ``skip`` the step, or ``coast``, the released
@@ -38,7 +42,7 @@ class SAR(TTAMethod):
 
     Cost:
         2 forward passes and the shares of the images selected in each in backward passes per sample; 1 and none if
-        nothing is selected.
+        nothing is selected. An image of which any pixel is selected counts.
 
     Source:
         Alg. 1 of the paper; repository mr-eggplant/SAR.
@@ -49,6 +53,7 @@ class SAR(TTAMethod):
     """
 
     prediction_timing = PredictionTiming.BEFORE_UPDATE
+    segments = True
     paper = "Niu et al., ICLR 2023"
     provenance = "released code (mr-eggplant/SAR), ViT-B on ImageNet-C"
     entropy_average: Tensor
@@ -83,19 +88,20 @@ class SAR(TTAMethod):
         return sgd_or_adam(self.adapted, h.optimizer, lr=h.lr, momentum=h.momentum)
 
     def forward_and_adapt(self, images: Tensor) -> Tensor:
-        """Images (B, C, H, W) in [0, 1] -> logits (B, K) of the first forward pass, before the update."""
+        """Images (B, C, H, W) in [0, 1] -> logits (B, K) or (B, K, H, W) of the first pass, before the update."""
         logits = self.backbone(images)
         margin = self.hparams.entropy_margin * math.log(logits.shape[1])
         entropy = softmax_entropy(logits)
         reliable = entropy < margin
         first = entropy[reliable]
         if len(first) == 0 and self.hparams.none_reliable == "skip":
-            self._record(len(images), 1, first, first, recovered=False)
+            self._record(1, reliable, reliable, recovered=False)
             return logits
         self._set_gradients(first)
         before = sam_ascend(self.adapted, self.hparams.rho)
-        entropy = softmax_entropy(self.backbone(images))[reliable]
-        second = entropy[entropy < margin]
+        entropy = softmax_entropy(self.backbone(images))
+        twice = reliable & (entropy < margin)
+        second = entropy[twice]
         self._set_gradients(second)
         sam_return(self.adapted, before)
         if len(second) > 0 or self.hparams.none_reliable == "coast":
@@ -106,7 +112,7 @@ class SAR(TTAMethod):
         recovered = bool((self.entropy_average < self.hparams.reset_threshold).any())
         if recovered:
             self._recover()
-        self._record(len(images), 2, first, second, recovered)
+        self._record(2, reliable, twice, recovered)
         return logits
 
     def _set_gradients(self, entropy: Tensor) -> None:
@@ -123,9 +129,9 @@ class SAR(TTAMethod):
         if self.hparams.average_after_recovery == "cleared":
             self.entropy_average = self.entropy_average[:0]
 
-    def _record(self, batch_size: int, forward: int, first: Tensor, second: Tensor, recovered: bool) -> None:
-        self._passes = (forward, (len(first) + len(second)) / batch_size)
-        counts = (float(len(first)), float(len(second)), float(recovered))
+    def _record(self, forward: int, reliable: Tensor, twice: Tensor, recovered: bool) -> None:
+        self._passes = (forward, (selected_images(reliable) + selected_images(twice)) / len(reliable))
+        counts = (float(reliable.sum()), float(twice.sum()), float(recovered))
         self._last = dict(zip(self._last, counts, strict=True))
 
     def passes(self) -> tuple[float, float]:
@@ -133,6 +139,6 @@ class SAR(TTAMethod):
         return self._passes
 
     def diagnostics(self) -> dict[str, float]:
-        """Images selected once and twice, whether the weights were recovered, and the average that decides it."""
+        """Images (or pixels) selected once and twice, whether the weights recovered, and what decides that."""
         average = float(self.entropy_average) if len(self.entropy_average) > 0 else math.nan
         return {**self._last, "entropy_average": average}

@@ -17,6 +17,7 @@ class Source(TTAMethod):
     """
 
     prediction_timing = PredictionTiming.BEFORE_UPDATE
+    segments = True
     paper = "no adaptation"
     provenance = "nothing to choose"
 
@@ -30,5 +31,5 @@ class Source(TTAMethod):
 
     @torch.no_grad()
     def forward_and_adapt(self, images: Tensor) -> Tensor:
-        """Images (B, C, H, W) in [0, 1] -> logits (B, K)."""
+        """Images (B, C, H, W) in [0, 1] -> logits (B, K), of pixels (B, K, H, W)."""
         return self.backbone(images)

@@ -7,9 +7,12 @@ from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
 from tta_bench.functional import lerp, symmetric_cross_entropy
+from tta_bench.functional.segmentation import resized
 from tta_bench.methods.base import TTAMethod
 from tta_bench.models.backbone import Backbone
 from tta_bench.types import PredictionTiming
+
+STRETCHED = 128  # side in pixels of prompts for networks that score the pixels of images of any size
 
 
 class VDP(TTAMethod):
@@ -28,7 +31,8 @@ class VDP(TTAMethod):
         penalty: lambda, weight of the squared moves of the domain-agnostic prompt.
         damping: xi; keeps the importance of a pixel that hardly moved finite.
         jump: Change of the mean confidence between two batches above which the domain has changed.
-        image_size: Side of the images in pixels; None takes the backbone's.
+        image_size: Side of the images in pixels; None takes the backbone's. A network that scores pixels takes any, and
+            the prompts, of 128 pixels by default, are stretched over its images.
         seed: Unused: nothing is drawn.
 
     States:
@@ -46,10 +50,11 @@ class VDP(TTAMethod):
         What of this is the paper's cannot be told without its code. The cross-entropy with the teacher is symmetric:
         the plain one has no gradient while student and teacher are equal, as both start, and none would ever come.
         An entry of the domain-agnostic prompt whose moves raised the loss counts as unimportant. A new domain also
-        forgets the optimizer's moments.
+        forgets the optimizer's moments. Where every pixel has scores, losses and confidences are means over pixels.
     """
 
     prediction_timing = PredictionTiming.BEFORE_UPDATE
+    segments = True
     paper = "Gan et al., AAAI 2023"
     provenance = "re-implementation; defaults ours"
     teacher_specific: Tensor
@@ -80,7 +85,7 @@ class VDP(TTAMethod):
 
     def configure_adaptation(self) -> None:
         """Freeze the network; declare the prompts, which start at zero, and what is remembered of them."""
-        side = self.hparams.image_size or self.backbone.image_size
+        side = self.hparams.image_size or self.backbone.image_size or (STRETCHED if self.backbone.segments else None)
         if side is None:
             raise ValueError("VDP's prompts are as large as the images: set image_size, for this network takes any")
         self.backbone.requires_grad_(False)
@@ -105,7 +110,7 @@ class VDP(TTAMethod):
         )
 
     def forward_and_adapt(self, images: Tensor) -> Tensor:
-        """Images (B, C, H, W) in [0, 1] -> logits (B, K) under the teacher's prompts before the update."""
+        """Images (B, C, H, W) in [0, 1] -> logits (B, K, ...) under the teacher's prompts before the update."""
         with torch.no_grad():
             target = self.backbone(self.prompted(images, self.teacher_specific + self.teacher_agnostic))
         logits = self.backbone(self.prompted(images, self.specific + self.agnostic))
@@ -115,13 +120,13 @@ class VDP(TTAMethod):
 
     def prompted(self, images: Tensor, prompt: Tensor) -> Tensor:
         """Add a prompt (C, M) to the frame of each image (B, C, H, W)."""
-        if images.shape[-2:] != (self.side, self.side):
-            size = "x".join(map(str, images.shape[-2:]))
+        height, width = images.shape[-2:]
+        if (height, width) != (self.side, self.side) and not self.backbone.segments:
             raise ValueError(
-                f"VDP's prompts are for images of {self.side}x{self.side} pixels, not {size}: set image_size"
+                f"VDP's prompts are for images of {self.side}x{self.side} pixels, not {height}x{width}: set image_size"
             )
         canvas = prompt.new_zeros(len(prompt), self.side**2).index_copy(1, self.pixels, prompt)
-        return images + canvas.view(-1, self.side, self.side)
+        return images + resized(canvas.view(1, -1, self.side, self.side), (height, width))
 
     def _learn(self, loss: Tensor) -> None:
         """Step both prompts, credit the moves of the domain-agnostic one, and let the teacher follow."""

@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from tta_bench.functional import lerp, soft_cross_entropy, stochastic_restore, symmetric_cross_entropy
 from tta_bench.functional.augment import View, random_view
-from tta_bench.functional.training_views import training_view
+from tta_bench.functional.pixels import labeled_cross_entropy
+from tta_bench.functional.training_views import training_pair
 from tta_bench.methods.base import TTAMethod
 from tta_bench.methods.warm_up import warm_up
 from tta_bench.models.adapters import adapter_parameters, branch_scales, inject_adapters
@@ -37,7 +37,8 @@ class ViDA(TTAMethod):
         loss: Cross-entropy between student and teacher: ``symmetric`` (released ImageNet code), or ``cross_entropy``
             with the teacher as target (released CIFAR code).
         low_rank: Rank of the branches for what the domains share (released code).
-        high_rank: Rank of the branches for what is specific to a domain (released code).
+        high_rank: Rank of the branches for what is specific to a domain (released code); where a layer is narrower, its
+            width (ours).
         num_views: Augmented views behind the uncertainty, at least 2 (released code).
         views: Kind of the views, see ``random_view`` (released code: ``cotta``).
         threshold: Uncertainty from which on the high-rank branches are strengthened (released code).
@@ -67,10 +68,14 @@ class ViDA(TTAMethod):
     Departures:
         The uncertainty is that of the released code: a variance over augmented views, one number per batch; the paper
         has dropout and a number per sample. The adapters' warm-up on the source is part of the method, where the
-        released code expects a checkpoint of it and says little about how it was made.
+        released code expects a checkpoint of it and says little about how it was made. Where every pixel has scores:
+        the authors put their adapters into CoTTA's segmentation code and released neither; here the losses and the
+        uncertainty are those above, as means over pixels, and views leave pixels in their places (ours). A SegFormer's
+        adapters sit on queries, keys, values and the output of its attention.
     """
 
     prediction_timing = PredictionTiming.BEFORE_UPDATE
+    segments = True
     source_need = SourceNeed.LABELED
     source_settings = ("low_rank", "high_rank", "warmup_steps", "warmup_lr", "seed")
     paper = "Liu et al., ICLR 2024"
@@ -129,18 +134,19 @@ class ViDA(TTAMethod):
         """Train the adapters, the network frozen, with cross-entropy on cropped and mirrored source images.
 
         Args:
-            loader: Batches of images (B, C, H, W) in [0, 1] and labels (B,).
+            loader: Batches of images (B, C, H, W) in [0, 1] and labels (B,) or (B, H, W).
         """
         optimizer = AdamW(adapter_parameters(self.backbone), lr=self.hparams.warmup_lr, weight_decay=0.0)
 
         def loss(images: Tensor, labels: Tensor) -> Tensor:
-            return F.cross_entropy(self.backbone(training_view(images, self.setup_rng, crop=0.6)), labels)
+            images, labels = training_pair(images, labels, self.setup_rng, crop=0.6)
+            return labeled_cross_entropy(self.backbone(images), labels)
 
         warm_up(self, loader, optimizer, loss, self.hparams.warmup_steps)
         self.teacher.load_state_dict(self.backbone.state_dict())
 
     def forward_and_adapt(self, images: Tensor) -> Tensor:
-        """Images (B, C, H, W) in [0, 1] -> the teacher's logits (B, K), before the update."""
+        """Images (B, C, H, W) in [0, 1] -> the teacher's logits (B, K) or (B, K, H, W), before the update."""
         self.require_source()
         with torch.no_grad():
             self._balance(torch.stack([self.teacher(view) for view in self.draw_views(images)]))
@@ -155,7 +161,8 @@ class ViDA(TTAMethod):
 
     def draw_views(self, images: Tensor) -> Iterator[Tensor]:
         """``num_views`` augmented views of a batch."""
-        return (random_view(images, self.hparams.views, self.rng) for _ in range(self.hparams.num_views))
+        h, in_place = self.hparams, self.backbone.segments
+        return (random_view(images, h.views, self.rng, in_place=in_place) for _ in range(h.num_views))
 
     def draw_mask(self, rng: torch.Generator, parameter: Tensor) -> Tensor:
         """Which entries of a parameter are restored: a boolean mask of its shape."""
@@ -163,7 +170,7 @@ class ViDA(TTAMethod):
         return mask.bernoulli_(self.hparams.restore_probability, generator=rng)
 
     def _balance(self, logits: Tensor) -> None:
-        """Set the branches' factors 1 -/+ U from the logits (V, B, K) of the views."""
+        """Set the branches' factors 1 -/+ U from the logits (V, B, K) or (V, B, K, H, W) of the views."""
         uncertainty = 0.1 * logits.var(dim=0).mean()  # the factor is the released code's
         signed = torch.where(uncertainty >= self.hparams.threshold, uncertainty, -uncertainty)
         for network in (self.backbone, self.teacher):

@@ -7,6 +7,8 @@ from timm.models.vision_transformer import Attention
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
+from tta_bench.models.segformer import KeyValueAttention
+
 
 def linear_layer(width_in: int, width_out: int, std: float, rng: torch.Generator, *, bias: bool) -> nn.Linear:
     """A linear layer with weights from N(0, std^2), drawn from ``rng`` on the CPU, and no bias or one of zeros."""
@@ -43,7 +45,8 @@ class AdaptedLinear(nn.Module):
         linear: W and b.
         scales: s_low and s_high.
         low_rank: Width of the low-rank branch.
-        high_rank: Width of the high-rank branch.
+        high_rank: Width of the high-rank branch; neither branch is wider than the input (ours), which narrow stages of
+            a hierarchical transformer reach.
         rng: Draws each D from N(0, 1 / rank^2).
 
     Source: ViDA (Liu et al., ICLR 2024); initial values as in repository Yangsenqiao/vida.
@@ -58,6 +61,7 @@ class AdaptedLinear(nn.Module):
         self.high = self._branch(high_rank, rng)
 
     def _branch(self, rank: int, rng: torch.Generator) -> nn.Sequential:
+        rank = min(rank, self.linear.in_features)
         down = linear_layer(self.linear.in_features, rank, 1 / rank, rng, bias=False)
         up = linear_layer(rank, self.linear.out_features, 0.0, rng, bias=False)
         return nn.Sequential(down, up).to(self.linear.weight)
@@ -74,7 +78,7 @@ def inject_adapters(network: nn.Module, low_rank: int, high_rank: int, rng: torc
     Raises:
         ValueError: If there is no attention layer.
     """
-    layers = [m for m in network.modules() if isinstance(m, Attention)]
+    layers = [m for m in network.modules() if isinstance(m, Attention | KeyValueAttention)]
     if not layers:
         raise ValueError("ViDA's adapters sit in attention layers: it needs a vision transformer")
     scales = BranchScales().to(next(layers[0].parameters()))

@@ -78,11 +78,18 @@ class Backbone(nn.Module):
     ``encode`` is the door: every pass through it is counted in ``meter``, and it is where a batch is split over
     several devices. What ``embed`` returns stays constant while prompts are learned on a batch.
 
+    A network that scores pixels (``segments``) gives maps (B, D, h, w) for features and logits (B, K, H, W). Its
+    ``classify`` needs more than the last map, so what ``encode`` returns is opaque: it goes to ``classify`` (its
+    ``detach()`` too), and ``features_of`` takes the features out. For all other networks it is the features.
+
     Attributes:
         feature_dim: Width D of a feature.
         prompt_dim: Width of a prompt token, None if the network takes no prompts.
         num_classes: Number of scores K.
+        segments: Whether every pixel has scores of its own, (B, K, H, W).
         patch_size: Side of a patch in pixels, None if there are no patches.
+        mask_size: Side of the patches that ``embed_masked`` can hide, in pixels, None if it cannot hide any.
+        mask_dim: Width of what stands in the place of a hidden patch.
         image_size: Side of the images in pixels, None if the network takes any.
         preprocess: What is done to images; the normalisation is the network's first operation, resizing comes before.
         source_preprocess: The same for the images that a method learns the source from; None if it is the same.
@@ -91,8 +98,11 @@ class Backbone(nn.Module):
 
     feature_dim: int
     num_classes: int
+    segments: bool = False
     prompt_dim: int | None = None
     patch_size: int | None = None
+    mask_size: int | None = None
+    mask_dim: int = 0
     image_size: int | None = None
     weights_sha256: str = ""
 
@@ -139,6 +149,18 @@ class Backbone(nn.Module):
         features = gather(self._encode(embedded.tokens, prompt), embedded.batch_size)
         self.meter.observe(features)
         return features
+
+    def embed_masked(self, images: Tensor, mask: Tensor, mask_token: Tensor) -> Embedded:
+        """Images (B, C, H, W) in [0, 1] with patches hidden under ``mask_token`` (mask_dim,) where ``mask`` (B, N)."""
+        raise NotImplementedError  # of networks with a mask_size
+
+    def encode_patches(self, embedded: Embedded) -> tuple[Tensor, Tensor]:
+        """Embedded images -> features, for ``classify``, and a token for each patch that can be hidden (B, N, D)."""
+        raise NotImplementedError  # of networks with a mask_size
+
+    def features_of(self, encoded: Tensor) -> Tensor:
+        """The features in what ``encode`` returned: (B, D), of pixels (B, D, h, w)."""
+        return encoded
 
     def features(self, images: Tensor, prompt: Tensor | None = None) -> Tensor:
         """Images (B, C, H, W) in [0, 1] -> features (B, D)."""

@@ -15,6 +15,7 @@ from tta_bench.models.adapters import linear_layer
 from tta_bench.models.backbone import Backbone
 from tta_bench.models.cnn import TimmBackbone
 from tta_bench.models.parallel import gather
+from tta_bench.models.segformer import SegFormerBackbone, Stage
 from tta_bench.models.vit import ViTBackbone
 
 
@@ -66,6 +67,36 @@ class ConvMeta(nn.Module):
         return out
 
 
+class MapMeta(nn.Module):
+    """scale * f(x) + shift + U gelu(D x): as ``TokenMeta``, where f makes smaller maps.
+
+    D is a 3x3 convolution with the partition's stride, U a linear layer at every position.
+
+    Args:
+        width_in: Channels of x.
+        width_out: Channels of f(x).
+        stride: Of the partition.
+        bottleneck: Channels of D x.
+        rng: Draws D.
+    """
+
+    def __init__(self, width_in: int, width_out: int, stride: int, bottleneck: int, rng: torch.Generator) -> None:
+        super().__init__()
+        self.scale, self.shift = (
+            nn.Parameter(value.view(-1, 1, 1)) for value in (torch.ones(width_out), torch.zeros(width_out))
+        )
+        self.down = skip_init(nn.Conv2d, width_in, bottleneck, kernel_size=3, stride=stride, padding=1)
+        nn.init.kaiming_normal_(self.down.weight, generator=rng)
+        self.up = skip_init(nn.Conv2d, bottleneck, width_out, kernel_size=1)
+        for zero in (self.down.bias, self.up.weight, self.up.bias):
+            nn.init.zeros_(zero)
+
+    def forward(self, x: Tensor, frozen: Tensor) -> Tensor:
+        """Maps before the partition (B, C, H, W) and behind it (B, C', H', W') -> (B, C', H', W')."""
+        out: Tensor = self.scale * frozen + self.shift + self.up(F.gelu(self.down(x)))
+        return out
+
+
 class Partition(nn.Module):
     """A frozen part f of the network and its meta part m.
 
@@ -93,13 +124,15 @@ class Partition(nn.Module):
 def attach_meta_parts(backbone: Backbone, count: int, bottleneck: int, rng: torch.Generator) -> list[nn.Parameter]:
     """Freeze a network, split it into ``count`` partitions and give each a meta part.
 
-    Partitions are groups of as many blocks of a transformer, or stages of a residual network, as is possible.
+    Partitions are groups of as many blocks of a transformer, or stages of a residual network, as is possible; those of
+    a SegFormer, whose head needs the map of every stage, are its stages.
 
     Returns:
         The trainable parameters.
 
     Raises:
-        ValueError: If it is neither a vision transformer nor a timm ResNet, or has fewer blocks than partitions.
+        ValueError: If it is neither a vision transformer nor a timm ResNet nor a SegFormer, has fewer blocks than
+            partitions, or is a SegFormer with another number of stages.
     """
     backbone.requires_grad_(False)
     network = backbone.network if isinstance(backbone, TimmBackbone) else None
@@ -118,8 +151,16 @@ def attach_meta_parts(backbone: Backbone, count: int, bottleneck: int, rng: torc
         ]
         network.layer1 = _joined(groups, metas, backbone)
         network.layer2 = network.layer3 = network.layer4 = nn.Identity()
+    elif isinstance(backbone, SegFormerBackbone):
+        stages = [stage for stage in backbone.stages if isinstance(stage, Stage)]
+        if count != len(stages):
+            raise ValueError(f"a SegFormer's partitions are its {len(stages)} stages: set partitions={len(stages)}")
+        steps = [stage.patch_embed.projection.stride[0] for stage in stages]
+        channels = pairwise([len(backbone.normalize.mean), *backbone.widths])
+        metas = [MapMeta(a, b, step, bottleneck, rng) for (a, b), step in zip(channels, steps, strict=True)]
+        backbone.stages = nn.ModuleList(_joined([[stage] for stage in stages], metas, backbone))
     else:
-        raise ValueError(f"EcoTTA needs a vision transformer or a ResNet, and {type(network).__name__} is neither")
+        raise ValueError(f"EcoTTA needs a transformer or a ResNet, and {type(network).__name__} is neither")
     return [p for partition in partitions(backbone) for p in partition.meta.parameters()]
 
 
@@ -142,7 +183,7 @@ def _joined(groups: list[list[nn.Module]], metas: list[nn.Module], backbone: Bac
 
 
 def encode_with_distances(backbone: Backbone, images: Tensor, *, local: bool) -> tuple[Tensor, Tensor]:
-    """Images (B, C, H, W) in [0, 1] -> features (B, D) and the mean distances |m_k(x_k) - f_k(x_k)| (B, K).
+    """Images (B, C, H, W) in [0, 1] -> what ``encode`` gives and the mean distances |m_k(x_k) - f_k(x_k)| (B, K).
 
     Args:
         backbone: A network with meta parts.
@@ -154,8 +195,8 @@ def encode_with_distances(backbone: Backbone, images: Tensor, *, local: bool) ->
         part.distances = distances
     try:
         with torch.set_grad_enabled(not local):
-            features = backbone.features(images)
+            encoded = backbone.encode(backbone.embed(images))
     finally:
         for part in parts:
             part.distances = None
-    return features, gather(torch.stack(distances, dim=1), len(images))
+    return encoded, gather(torch.stack(distances, dim=1), len(images))

@@ -18,7 +18,7 @@ from tta_bench.models.backbone import Backbone, Embedded
 
 
 class PromptSpace(Protocol):
-    """A prompt that can be set, learned, and run a backbone with."""
+    """A prompt that can be set, learned, and run a backbone with; features are what its ``encode`` returns."""
 
     trainable: list[nn.Parameter]
 
@@ -39,7 +39,7 @@ class PromptSpace(Protocol):
 
 
 class TokenSpace(nn.Module):
-    """L learned tokens between [CLS] and the patches.
+    """L learned tokens: between [CLS] and the patches, or wherever else the backbone has them.
 
     Args:
         backbone: Must take prompts.
@@ -120,9 +120,9 @@ class NormSpace(nn.Module):
         """Features (B, D) under the source's parameters, which are the current ones afterwards."""
         assert isinstance(embedded, Tensor)
         self.load(self.source)
-        return backbone.features(embedded)
+        return backbone.encode(backbone.embed(embedded))
 
     def prompted(self, backbone: Backbone, embedded: Embedded | Tensor) -> Tensor:
         """Features (B, D) under the current parameters."""
         assert isinstance(embedded, Tensor)
-        return backbone.features(embedded)
+        return backbone.encode(backbone.embed(embedded))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
 from tta_bench.models.backbone import Backbone, Embedded
-from tta_bench.models.parallel import gather
+from tta_bench.models.parallel import gather, share_of
 
 
 class Pyramid(NamedTuple):
@@ -165,6 +165,9 @@ class SegFormerBackbone(Backbone):
     Source: SegFormer (Xie et al., NeurIPS 2021). Prompts beside keys and values: ours.
     """
 
+    segments = True
+    mask_size = 32  # the part of an image behind one position of the last map
+
     def __init__(
         self,
         encoder: Any,
@@ -175,7 +178,7 @@ class SegFormerBackbone(Backbone):
     ) -> None:
         super().__init__(mean, std)
         self.stages = nn.ModuleList(map(Stage, encoder.layers))
-        self.head, self.sliding = head, sliding
+        self.head, self.sliding, self.mask_dim = head, sliding, len(mean)
         self.widths: list[int] = list(head.in_channels)
         self.feature_dim, self.prompt_dim, self.num_classes = self.widths[-1], sum(self.widths), head.num_classes
 
@@ -193,10 +196,36 @@ class SegFormerBackbone(Backbone):
         self.meter.observe(maps[-1])
         return Pyramid(tuple(maps), (embedded.tokens.shape[2], embedded.tokens.shape[3]))
 
+    def embed_masked(self, images: Tensor, mask: Tensor, mask_token: Tensor) -> Embedded:
+        """Embed images with some squares of 32 pixels painted over, before patches that overlap are cut.
+
+        Args:
+            images: (B, C, H, W) in [0, 1].
+            mask: (B, N) bool, a square for each position of the last map, row by row.
+            mask_token: (C,), their colour after the normalisation: zero is its mean.
+
+        Source: ours.
+        """
+        share, (height, width) = share_of(len(images)), images.shape[-2:]
+        squares = mask[share].unflatten(1, (-1, -(-width // self.mask_size)))
+        hidden = squares.repeat_interleave(self.mask_size, 1).repeat_interleave(self.mask_size, 2)
+        images = self.normalize(images[share])
+        colour = mask_token.to(images.dtype)[:, None, None]
+        return Embedded(torch.where(hidden[:, None, :height, :width], colour, images), len(mask))
+
+    def encode_patches(self, embedded: Embedded) -> tuple[Pyramid, Tensor]:  # type: ignore[override]  # as above
+        """Embedded images -> the maps of all stages, and the positions of the last one (B, h w, D)."""
+        pyramid = self.encode(embedded)
+        return pyramid, _tokens(pyramid.features)
+
     def classify(self, pyramid: Pyramid) -> Tensor:  # type: ignore[override]  # as above
         """Maps of all stages -> logits (B, K, H, W) at the size of the images."""
         logits = self.head(list(pyramid.maps))
         return F.interpolate(logits, pyramid.size, mode="bilinear", align_corners=self.head.align_corners)
+
+    def features_of(self, pyramid: Pyramid) -> Tensor:  # type: ignore[override]  # as above
+        """The last stage's map (B, D, h, w)."""
+        return pyramid.features
 
     def features(self, images: Tensor, prompt: Tensor | None = None) -> Tensor:
         """Images (B, C, H, W) in [0, 1] -> the last stage's map (B, D, h, w)."""

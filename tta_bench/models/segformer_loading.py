@@ -131,10 +131,19 @@ def load_segformer(
     return backbone.eval()
 
 
-def _registry() -> Any:
-    """The registry of mmsegmentation's models."""
+def require_mmseg() -> None:
+    """Say what to install.
+
+    Raises:
+        ValueError: If mmsegmentation is missing.
+    """
     if find_spec("mmseg") is None:
         raise ValueError("SegFormer needs mmsegmentation: pip install 'tta_bench[seg]'")
+
+
+def _registry() -> Any:
+    """The registry of mmsegmentation's models."""
+    require_mmseg()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it warns of ops that SegFormer does not use

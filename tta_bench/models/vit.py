@@ -35,6 +35,7 @@ class ViTBackbone(Backbone):
         self.num_classes = vit.num_classes
         self.image_size = vit.patch_embed.img_size[0]
         self.patch_size = vit.patch_embed.img_size[0] // vit.patch_embed.grid_size[0]  # hybrids too: their stride
+        self.mask_size, self.mask_dim = self.patch_size, vit.embed_dim
 
     def _embed(self, images: Tensor) -> Tensor:
         return self._positioned(self.vit.patch_embed(images))  # (B, prefix + N, D)

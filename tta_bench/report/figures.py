@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from tta_bench.report.corruptions import CORRUPTION_GROUPS, domain_groups
 from tta_bench.report.groups import Entry, Group
-from tta_bench.report.measures import COST, MEAN
+from tta_bench.report.measures import COST, mean_measure
 from tta_bench.report.runs import MAX_POINTS, Run, StreamId
 from tta_bench.report.svg import (
     BOTTOM,
@@ -77,11 +77,12 @@ def looks_of(groups: Sequence[Group]) -> dict[Entry, Look]:
 
 
 def best_first(group: Group) -> list[Entry]:
-    """Entries by mean error; those that are not ranked come last."""
+    """Entries by mean error, or mean IoU; those that are not ranked come last."""
+    measure = mean_measure(group)
 
     def key(entry: Entry) -> tuple[bool, float]:
-        error = entry.spread(MEAN.value)
-        return not group.is_ranked(entry), error.mean if error else float("inf")
+        score = entry.spread(measure.value)
+        return not group.is_ranked(entry), (-score.mean if measure.higher else score.mean) if score else float("inf")
 
     return sorted(group.entries, key=key)
 
@@ -123,7 +124,7 @@ class Line:
 
 
 def stream_figures(group: Group, stream: StreamId, looks: Mapping[Entry, Look]) -> list[tuple[str, str]]:
-    """(Title, SVG) of a stream: when which domain arrives, running error, coreset, distance to the source."""
+    """(Title, SVG) of a stream: when which domain arrives, running error or IoU, coreset, distance to the source."""
     shown = [(entry, run) for entry in group.entries for run in _shown_runs(entry, stream)]
     longest = max((run for _, run in shown), key=lambda run: run.trace.steps, default=None)
     if longest is None or not longest.trace.steps:
@@ -133,7 +134,9 @@ def stream_figures(group: Group, stream: StreamId, looks: Mapping[Entry, Look]) 
     columns = _Columns(longest.trace.visits, longest.trace.steps)
     charts = [("When which domain arrives", _lanes(batches, columns, group.domains or list(columns.present)))]
     kinds = (
-        ("Running error", "error so far (%)", ["running_error"]),
+        ("Running mean IoU", "mean IoU so far (%)", ["running_iou"])
+        if group.segments
+        else ("Running error", "error so far (%)", ["running_error"]),
         ("Coreset growth", "elements in the coreset", ["coreset_size"]),
         ("Distance to the source", "distance of feature statistics", None),
     )
@@ -248,17 +251,19 @@ def _band(plot: Plot, columns: _Columns) -> None:
 
 
 def cost_figure(group: Group, looks: Mapping[Entry, Look]) -> str:
-    """Mean error against forward and backward passes per sample; empty without a finished run."""
+    """Mean error or IoU against forward and backward passes per sample; empty without a finished run."""
+    measure = mean_measure(group)
+    name_of = measure.title[0].lower() + measure.title[1:]
     points: list[tuple[Entry, float, float]] = []
     for entry in group.entries:
-        error, forward, backward = (entry.spread(m.value) for m in (MEAN, COST[0], COST[1]))
-        if error and forward and backward and forward.mean > 0:
-            points.append((entry, forward.mean + backward.mean, error.mean))
+        score, forward, backward = (entry.spread(m.value) for m in (measure, COST[0], COST[1]))
+        if score and forward and backward and forward.mean > 0:
+            points.append((entry, forward.mean + backward.mean, score.mean))
     if not points:
         return ""
     costs = [cost for _, cost, _ in points]
     x = axis_over("forward + backward passes per sample", costs, log=max(costs) > 20 * min(costs), from_zero=True)
-    plot = Plot(x, axis_over("mean error (%)", (error for *_, error in points)), 330, "mean error against cost")
+    plot = Plot(x, axis_over(f"{name_of} (%)", (score for *_, score in points)), 330, f"{name_of} against cost")
     plot.axes()
     points.sort(key=lambda point: looks[point[0]].stands_out)
     for entry, passes, percent in points:

@@ -23,6 +23,7 @@ SOURCE = "source"
 NOT_OF_THE_METHOD = {
     *("method", "seed", "setting", "dataset", "model", "trainer"),  # told apart otherwise
     *("output", "cache_dir", "num_workers", "threads", "logger", "resume", "checkpoint_every", "checkpoint_seconds"),
+    "forgetting",  # measured when the stream has ended
 }
 """Keys of a configuration that may differ within an entry; of any other, such as a policy of resets, it says so."""
 
@@ -97,6 +98,11 @@ class Group:
         """Data set, setting and model."""
         return " · ".join(map(str, self.protocol[""]))
 
+    @cached_property
+    def segments(self) -> bool:
+        """Whether its runs classify pixels; they are compared by their mean IoU then, which is better when higher."""
+        return any("mean_iou" in run.result for run in self.runs)
+
     @property
     def note(self) -> str:
         """What tells it from other groups of the same name; empty where nothing needs to."""
@@ -129,26 +135,33 @@ class Group:
         """Whether its means are over the same streams as most others'; others are shown, but never called best."""
         return bool(entry.counted) and frozenset(entry.counted) == self.ranked_streams
 
-    def ranks(self, value: Value) -> dict[Entry, int]:
-        """1 for the lowest means, 2 for the second lowest; equal means share a rank, and two entries have no second."""
+    def ranks(self, value: Value, *, higher: bool = False) -> dict[Entry, int]:
+        """1 for the lowest means, 2 for the second lowest; equal means share a rank, and two entries have no second.
+
+        Args:
+            value: What is averaged.
+            higher: Rank the highest means first instead.
+        """
         means = {e: s.mean for e in self.entries if self.is_ranked(e) and (s := e.spread(value)) is not None}
-        steps = sorted(set(means.values()))[: 2 if len(means) > 2 else 1]
+        steps = sorted(set(means.values()), reverse=higher)[: 2 if len(means) > 2 else 1]
         return {e: steps.index(mean) + 1 for e, mean in means.items() if mean in steps} if len(means) > 1 else {}
 
     def gain(self, entry: Entry) -> Difference | None:
-        """How much lower than the baseline's its mean error is, in points, paired by stream; None if unknown.
+        """How much better than the baseline's its mean is, in points, paired by stream; None if unknown.
 
-        Where Source itself is not among the runs, its error that the runs remember stands in for it.
+        An error is better when lower, a mean IoU when higher. Where Source itself is not among the runs, its mean that
+        the runs remember stands in for it.
         """
-        errors = entry.values(lambda run: run.number("mean_error"))
+        key = "mean_iou" if self.segments else "mean_error"
+        own = entry.values(lambda run: run.number(key))
         if entry is self.baseline_entry:
-            return Difference(0.0, None, len(errors)) if errors else None
+            return Difference(0.0, None, len(own)) if own else None
         base: dict[StreamId, float] = {}
         if self.baseline == SOURCE:
-            base = entry.values(lambda run: run.number("source_mean_error"))
+            base = entry.values(lambda run: run.number(f"source_{key}"))
         if self.baseline_entry is not None:
-            base |= self.baseline_entry.values(lambda run: run.number("mean_error"))
-        return paired_difference(base, errors)
+            base |= self.baseline_entry.values(lambda run: run.number(key))
+        return paired_difference(own, base) if self.segments else paired_difference(base, own)
 
     @cached_property
     def baseline_entry(self) -> Entry | None:
@@ -187,8 +200,8 @@ def group_runs(runs: Iterable[Run], baseline: str = SOURCE) -> list[Group]:
     Raises:
         ValueError: If no group has the baseline (Source is known without), or it is ambiguous.
     """
-    by_protocol = [part for same in _split(runs, _protocol) for part in _split_streams(same)]
-    keys = [{**_protocol(part[0]), **extra} for part, extra in by_protocol]
+    by_protocol = [part for same in _split(runs, protocol_key) for part in _split_streams(same)]
+    keys = [{**protocol_key(part[0]), **extra} for part, extra in by_protocol]
     found = [
         Group(key, _differing(key, keys), tuple(_entries(part)), baseline)
         for key, (part, _) in zip(keys, by_protocol, strict=True)
@@ -199,7 +212,7 @@ def group_runs(runs: Iterable[Run], baseline: str = SOURCE) -> list[Group]:
     return found
 
 
-def _protocol(run: Run) -> Key:
+def protocol_key(run: Run) -> Key:
     """All in which runs must agree to be compared, and under "" what every table shows of it."""
     result = run.result
     config = result["config"]
@@ -212,15 +225,15 @@ def _protocol(run: Run) -> Key:
     }
 
 
-def _method(run: Run) -> Key:
+def entry_key(run: Run) -> Key:
     """All in which runs must agree to be averaged, and under "" the method's name."""
     config = run.result["config"]
     return {"": run.method, **config["method"], **{k: v for k, v in config.items() if k not in NOT_OF_THE_METHOD}}
 
 
 def _entries(runs: Sequence[Run]) -> list[Entry]:
-    parts = _split(runs, _method)
-    keys = [_method(part[0]) for part in parts]
+    parts = _split(runs, entry_key)
+    keys = [entry_key(part[0]) for part in parts]
     notes = [" ".join(f"{k}={v}" for k, v in _differing(key, keys).items()) for key in keys]
     return [Entry(f"{part[0].method} {note}".strip(), tuple(part)) for part, note in zip(parts, notes, strict=True)]
 

@@ -1,12 +1,12 @@
-"""Tables in LaTeX with booktabs, laid out as the paper's: methods down, corruptions across in their four groups."""
+"""Tables in LaTeX with booktabs, laid out as the paper's: methods down, corruptions or rounds across in groups."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
-from tta_bench.report.corruptions import domain_groups
 from tta_bench.report.groups import Entry, Group
-from tta_bench.report.measures import MEAN, Measure, domain_measures
+from tta_bench.report.measures import Measure, column_measures, mean_measure
 
 PREAMBLE = r"% Needs \usepackage{booktabs} and \usepackage{graphicx}."
 SPECIAL = {
@@ -22,25 +22,25 @@ def latex_report(groups: Sequence[Group]) -> str:
 
 
 def _table(group: Group) -> str:
-    heads = domain_groups(group.domains)
-    measures = [*domain_measures(group), MEAN]
-    ranks = [measure.ranks(group) for measure in measures]
-    names = [*(short for _, names in heads for short in names.values()), r"Mean$\downarrow$", r"Gain$\uparrow$"]
-    names[:-2] = [escape(name) for name in names[:-2]]
-    rows = [
-        [_name(entry), *(_cell(entry, m, r.get(entry, 0)) for m, r in zip(measures, ranks, strict=True)),
-         _gain(group, entry)]
-        for entry in group.baseline_first
-    ]  # fmt: skip
+    columns, mean = column_measures(group), mean_measure(group)
+    heads = [(heading, len(list(same))) for heading, same in groupby(columns, key=lambda measure: measure.heading)]
+    ranks = [measure.ranks(group) for measure in (*columns, mean)]
+    better = r"\uparrow" if mean.higher else r"\downarrow"
+    names = [*(escape(measure.title) for measure in columns), f"Mean${better}$", r"Gain$\uparrow$"]
+    rows = []
+    for entry in group.baseline_first:
+        *places, place = (rank.get(entry, 0) for rank in ranks)
+        cells = [_cell(entry, measure, rank) for measure, rank in zip(columns, places, strict=True)]
+        rows.append([_name(entry), *cells, _cell(entry, mean, place, with_std=True), _gain(group, entry)])
     return "\n".join(
         [
             r"\begin{table*}[t]",
             r"\centering",
             f"\\caption{{{_caption(group)}}}",
             r"\resizebox{\textwidth}{!}{%",
-            f"\\begin{{tabular}}{{l{''.join(_columns(len(names)) for _, names in heads)}cc}}",
+            f"\\begin{{tabular}}{{l{'c' * len(columns)}cc}}",
             r"\toprule",
-            *_headings([(heading, len(names)) for heading, names in heads]),
+            *_headings(heads),
             f"Method & {' & '.join(names)} \\\\",
             r"\midrule",
             *(f"{' & '.join(row)} \\\\" for row in rows),
@@ -49,10 +49,6 @@ def _table(group: Group) -> str:
             r"\end{table*}",
         ]
     )
-
-
-def _columns(count: int) -> str:
-    return "c" * count
 
 
 def _headings(heads: Sequence[tuple[str, int]]) -> list[str]:
@@ -67,11 +63,12 @@ def _headings(heads: Sequence[tuple[str, int]]) -> list[str]:
 
 
 def _caption(group: Group) -> str:
+    what = "Mean IoU" if group.segments else "Classification error"
     several = max((len(entry.counted) for entry in group.entries), default=0) > 1
     note = f" Only this table: {escape(group.note)}." if group.note else ""
     spread = " Mean $\\pm$ standard deviation over the streams." if several else ""
     return (
-        f"Classification error (\\%), {escape(group.name)}, {escape(group.in_words())}.{note}{spread} "
+        f"{what} (\\%), {escape(group.name)}, {escape(group.in_words())}.{note}{spread} "
         f"Gain over {escape(group.baseline)} in points. \\textbf{{Best}} and \\underline{{second best}} of the "
         "methods that finished the same streams."
     )
@@ -81,14 +78,13 @@ def _name(entry: Entry) -> str:
     return escape(entry.label + (f" ({', '.join(entry.notes)})" if entry.notes else ""))
 
 
-def _cell(entry: Entry, measure: Measure, rank: int) -> str:
+def _cell(entry: Entry, measure: Measure, rank: int, *, with_std: bool = False) -> str:
     found = entry.spread(measure.value)
     if found is None:
         return "--"
     mean = f"{found.mean:.1f}"
     marked = {1: f"\\textbf{{{mean}}}", 2: f"\\underline{{{mean}}}"}.get(rank, mean)
-    shows_std = measure is MEAN and found.std is not None
-    return f"{marked}{{\\scriptsize$\\pm${found.std:.1f}}}" if shows_std else marked
+    return f"{marked}{{\\scriptsize$\\pm${found.std:.1f}}}" if with_std and found.std is not None else marked
 
 
 def _gain(group: Group, entry: Entry) -> str:

@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterator, Sequence
 
 from tta_bench.report.groups import Entry, Group
-from tta_bench.report.measures import COST, EXTRA, MEAN, Measure, domain_measures
+from tta_bench.report.measures import COST, Measure, domain_measures, extra_measures, mean_measure, round_measures
 
 COLUMNS = (
     "group", "dataset", "setting", "model", "entry", "method", "seed", "order", "stream_sha256", "status",
@@ -34,7 +34,7 @@ def csv_report(groups: Sequence[Group]) -> str:
 
 
 def _lines(group: Group, entry: Entry) -> Iterator[dict[str, object]]:
-    measures = [*domain_measures(group), MEAN, *COST, *EXTRA]
+    measures = [*domain_measures(group), *round_measures(group), mean_measure(group), *COST, *extra_measures(group)]
     for run in entry.runs:
         facts = {
             "seed": run.stream.seed,

@@ -7,28 +7,29 @@ import re
 from collections.abc import Sequence
 
 from tta_bench.report.groups import Entry, Group
-from tta_bench.report.measures import COST, EXTRA, MEAN, Measure, domain_measures, has_collapsed
+from tta_bench.report.measures import COST, Measure, column_measures, extra_measures, has_collapsed, mean_measure
 from tta_bench.report.table import UNKNOWN
 
-LEGEND = "Error in %, lower is better; **best**, *second best* of the methods that finished the same streams."
+MARKS = "**best**, *second best* of the methods that finished the same streams."
 
 
 def markdown_report(groups: Sequence[Group]) -> str:
-    """All groups, each with a table of errors and one of cost and further measures."""
+    """All groups, each with a table of errors or IoU and one of cost and further measures."""
     return "\n\n".join(_section(group) for group in groups) + "\n"
 
 
 def _section(group: Group) -> str:
     note = f"\n\nOnly this table: {escape(group.note)}" if group.note else ""
-    errors = [*domain_measures(group), MEAN]
-    others = [measure for measure in (*COST, *EXTRA) if measure.is_known([group])]
+    scores = [*column_measures(group), mean_measure(group)]
+    others = [measure for measure in (*COST, *extra_measures(group)) if measure.is_known([group])]
+    legend = f"{'Mean IoU in %, higher' if group.segments else 'Error in %, lower'} is better; {MARKS}"
     gain = [f"Gain over {escape(group.baseline)} (95 % interval)"]
     several = max((len(entry.counted) for entry in group.entries), default=0) > 1
     spread = " Mean ± standard deviation over the streams." if several else ""
     return "\n\n".join(
         [
-            f"## {escape(group.name)}\n\n{escape(group.in_words())}{note}\n\n{LEGEND}{spread}",
-            _table(group, errors, gain),
+            f"## {escape(group.name)}\n\n{escape(group.in_words())}{note}\n\n{legend}{spread}",
+            _table(group, scores, gain),
             _table(group, others, []),
         ]
     )
@@ -46,7 +47,8 @@ def _table(group: Group, measures: Sequence[Measure], more: Sequence[str]) -> st
 
 def _head(measure: Measure) -> str:
     unit = f" ({measure.unit})" if measure.unit and measure.unit != "%" else ""
-    return escape(measure.title + unit)
+    place = f"{measure.heading}: " if measure.heading.startswith("Round") else ""
+    return escape(place + measure.title + unit)
 
 
 def _name(group: Group, entry: Entry) -> str:

@@ -25,9 +25,10 @@ class Measure:
         unit: Its unit; empty for a count.
         digits: Decimals shown.
         value: Reads it from a run; None where the run does not have it.
-        ranked: Whether the best of it is marked; lower is better then.
+        ranked: Whether the best of it is marked.
         about: What it says, in a sentence.
         heading: What a group of neighbouring measures is called.
+        higher: Whether higher is better, rather than lower.
     """
 
     key: str
@@ -38,10 +39,11 @@ class Measure:
     ranked: bool = True
     about: str = ""
     heading: str = ""
+    higher: bool = False
 
     def ranks(self, group: Group) -> dict[Entry, int]:
         """Best and second best entries of a group."""
-        return group.ranks(self.value) if self.ranked else {}
+        return group.ranks(self.value, higher=self.higher) if self.ranked else {}
 
     def is_known(self, groups: Iterable[Group]) -> bool:
         """Whether any counted run has it."""
@@ -56,10 +58,23 @@ def _key(key: str, scale: float = 1.0) -> Value:
     return value
 
 
-def _domain_error(domain: str) -> Value:
+def _of_domain(key: str, domain: str) -> Value:
     def value(run: Run) -> float | None:
-        error = run.result["domain_error"].get(domain)
-        return None if error is None else float(error)
+        number = run.result.get(key, {}).get(domain)
+        return None if number is None else float(number)
+
+    return value
+
+
+def _of_round(number: int, domain: str | None = None) -> Value:
+    """Mean IoU of a domain in a round, or the mean over the domains."""
+
+    def value(run: Run) -> float | None:
+        rounds = run.result.get("iou_by_round", ())
+        if len(rounds) < number:
+            return None
+        found = rounds[number - 1]["mean"] if domain is None else rounds[number - 1]["domain"].get(domain)
+        return None if found is None else float(found)
 
     return value
 
@@ -68,6 +83,18 @@ MEAN = Measure("mean_error", "Mean error", "%", 1, _key("mean_error"), about="Pl
 POOLED = Measure(
     "sample_error", "Error over all samples", "%", 1, _key("sample_error"),
     about="Every sample counts the same, whatever its domain; differs from the mean where domains differ in size",
+)  # fmt: skip
+MEAN_IOU = Measure(
+    "mean_iou", "Mean IoU", "%", 1, _key("mean_iou"), higher=True,
+    about="Plain mean over the domains (and rounds) of the mean over the classes of intersection over union",
+)  # fmt: skip
+POOLED_IOU = Measure(
+    "pooled_iou", "Mean IoU over all pixels", "%", 1, _key("pooled_iou"), higher=True,
+    about="From one confusion matrix of all domains and rounds",
+)  # fmt: skip
+PIXEL_ERROR = Measure(
+    "mean_error", "Pixel error", "%", 1, _key("mean_error"),
+    about="Share of an image's pixels that are wrong, mean over its domain, then plain mean over the domains",
 )  # fmt: skip
 COST = (
     Measure("forward_per_sample", "Forward passes", "per sample", 2, _key("forward_per_sample"), False),
@@ -97,8 +124,10 @@ EXTRA = (
         f"Batches until the running error of a segment stays within {SETTLED:g} points of its last value, mean over "
         f"the segments of at least {SHORTEST} batches of one domain that follow a change; compare with source",
     ),
-    Measure("source_error_after", "Source error after", "%", 1, _key("source_error_after"),
-            about="Error on the source domain after the stream: above the source model's own, it has forgotten"),
+    Measure("forgetting", "Forgetting", "points", 1, _key("forgetting"),
+            about="Error on images of the source domain after the stream, minus the source model's on the same images"),
+    Measure("source_error_after", "Source error after", "%", 1, _key("source_error_after"), False,
+            "Error on images of the source domain after the stream; the source model may have been trained on them"),
     Measure("ece", "Calibration error", "%", 1, _key("ece"),
             about="Expected calibration error over 15 bins of confidence"),
     Measure("top_class_share", "Top class", "% of a batch", 1, _key("top_class_share", 100), False,
@@ -106,13 +135,44 @@ EXTRA = (
 )  # fmt: skip
 
 
+def mean_measure(group: Group) -> Measure:
+    """What methods are compared by."""
+    return MEAN_IOU if group.segments else MEAN
+
+
+def extra_measures(group: Group) -> tuple[Measure, ...]:
+    """What else tables show of a run."""
+    return (POOLED_IOU, PIXEL_ERROR, *EXTRA[1:]) if group.segments else EXTRA
+
+
 def domain_measures(group: Group) -> list[Measure]:
-    """The error of each domain, in the order and under the headings in which papers print them."""
+    """The error or mean IoU of each domain, in the order and under the headings in which papers print them."""
+    key, higher = ("domain_iou", True) if group.segments else ("domain_error", False)
     return [
-        Measure(f"domain_error/{name}", short, "%", 1, _domain_error(name), about=name, heading=heading)
+        Measure(f"{key}/{name}", short, "%", 1, _of_domain(key, name), about=name, heading=heading, higher=higher)
         for heading, names in domain_groups(group.domains)
         for name, short in names.items()
     ]
+
+
+def round_measures(group: Group) -> list[Measure]:
+    """The mean IoU of each domain and their mean, round by round; none unless a stream has several rounds."""
+    counted = [run for entry in group.entries for run in entry.counted.values()]
+    rounds = max((len(run.result.get("iou_by_round", ())) for run in counted), default=0)
+    names = [name for _, names in domain_groups(group.domains) for name in names]
+    return [
+        Measure(
+            f"iou_round_{k}/{name}" if name else f"iou_round_{k}", name or "mean", "%", 1, _of_round(k, name),
+            about=f"{name or 'mean'}, round {k}", heading=f"Round {k}", higher=True,
+        )
+        for k in range(1, rounds + 1)
+        for name in (*names, None)
+    ] if rounds > 1 else []  # fmt: skip
+
+
+def column_measures(group: Group) -> list[Measure]:
+    """What tables show beside the mean: domains, or domains in each round."""
+    return round_measures(group) or domain_measures(group)
 
 
 def has_collapsed(group: Group, entry: Entry) -> bool:

@@ -13,15 +13,22 @@ from urllib.parse import quote
 from tta_bench.report.figures import Look, best_first, cost_figure, looks_of, stream_figures
 from tta_bench.report.groups import Entry, Group
 from tta_bench.report.intervals import spread
-from tta_bench.report.measures import COST, EXTRA, MEAN, Measure, domain_measures, has_collapsed
+from tta_bench.report.measures import (
+    COST,
+    Measure,
+    column_measures,
+    domain_measures,
+    extra_measures,
+    has_collapsed,
+    mean_measure,
+)
 from tta_bench.report.protocol import differences, protocol_card
 from tta_bench.report.runs import Run
 from tta_bench.report.svg import shorten
 from tta_bench.report.table import UNKNOWN
+from tta_bench.report.visits import MOST_VISITS
 
 FILES = Path(__file__).parent / "page_files"
-MOST_VISITS = 10
-"""Visits that the table of returns shows."""
 ABOUT = {
     "needs_source": ("Sees of the source", "What it gets of the source domain before the stream; no method sees labels "
                      "or domain names of the stream"),
@@ -96,12 +103,12 @@ class Section:
         return [(heading, part, len(list(columns))) for (heading, part), columns in parts]
 
 
-def html_report(groups: Sequence[Group], place: Path) -> str:
+def html_report(groups: Sequence[Group], place: Path | None) -> str:
     """The page.
 
     Args:
         groups: The groups.
-        place: Folder that the page will lie in; links to the runs' files are relative to it.
+        place: Folder that the page will lie in; links to the runs' files are relative to it. None makes no links.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -119,19 +126,25 @@ def html_report(groups: Sequence[Group], place: Path) -> str:
         },
         needs=sorted({str(run.result.get("needs_source", "")) for run in runs} - {""}),
         total=len(runs),
+        scores=sorted({group.segments for group in groups}),
     )
 
 
-def _section(name: str, group: Group, looks: dict[Entry, Look], place: Path) -> Section:
+def _section(name: str, group: Group, looks: dict[Entry, Look], place: Path | None) -> Section:
+    score = "Mean IoU" if group.segments else "Error"
     measures = [
-        (MEAN, "error", "Error"),
-        *((m, "domains", m.heading or "Error by domain") for m in domain_measures(group)),
+        (mean_measure(group), "error", score),
+        *((m, "domains", m.heading or f"{score} by domain") for m in column_measures(group)),
         *((m, "cost", "Cost") for m in COST if m.is_known([group])),
-        *((m, "more", "Further measures") for m in EXTRA if m.is_known([group])),
+        *((m, "more", "Further measures") for m in extra_measures(group) if m.is_known([group])),
     ]
-    columns = [Column(m.title, part, m.about, m.unit, m.ranked, heading=heading) for m, part, heading in measures]
-    about = f"Error of {group.baseline} minus its own, paired by stream; in brackets the 95 % confidence interval"
-    columns.insert(1, Column(f"Gain over {group.baseline}", "error", about, "points", False, "descending", "Error"))
+    columns = [
+        Column(m.title, part, m.about, m.unit, m.ranked, "descending" if m.higher else "ascending", heading)
+        for m, part, heading in measures
+    ]
+    minus = f"Own minus that of {group.baseline}" if group.segments else f"Error of {group.baseline} minus its own"
+    about = f"{minus}, paired by stream; in brackets the 95 % confidence interval"
+    columns.insert(1, Column(f"Gain over {group.baseline}", "error", about, "points", False, "descending", score))
     columns += [Column(title, "about", text, heading="About") for title, text in ABOUT.values()]
     ranks = [m.ranks(group) for m, *_ in measures]
     rows = []
@@ -212,7 +225,7 @@ def _returns(rows: Sequence[Row]) -> list[tuple[Row, list[Cell]]]:
     return found if max((len(cells) for _, cells in found), default=0) > 1 else []
 
 
-def _run(run: Run, group: Group, looks: dict[Entry, Look], place: Path) -> dict[str, Any]:
+def _run(run: Run, group: Group, looks: dict[Entry, Look], place: Path | None) -> dict[str, Any]:
     entry = next(entry for entry in group.entries if run in entry.runs)
     status, steps = str(run.result["status"]), run.trace.steps
     if status != "done":
@@ -221,7 +234,7 @@ def _run(run: Run, group: Group, looks: dict[Entry, Look], place: Path) -> dict[
         status += ", repeated: not counted"
     if "batches.csv" in run.files and not steps:
         status += "; its batches cannot be read"
-    error = run.number("mean_error") if run.done else None
+    score = mean_measure(group).value(run) if run.done else None
     return {
         "label": entry.label,
         "look": looks[entry],
@@ -229,11 +242,11 @@ def _run(run: Run, group: Group, looks: dict[Entry, Look], place: Path) -> dict[
         "status": status,
         "kind": run.result["status"],
         "message": str(run.result.get("error") or ""),
-        "error": Cell(UNKNOWN if error is None else f"{error:.1f}", error),
+        "score": Cell(UNKNOWN if score is None else f"{score:.1f}", score),
         "seconds": Cell(UNKNOWN if (s := run.number("seconds")) is None else f"{s:.1f}", s),
         "started": str(run.result.get("started", ""))[:16].replace("T", " "),
         "device": str(run.result.get("device", "")),
-        "links": [(name, _link(run.folder / name, place)) for name in run.files if run.folder],
+        "links": [(name, _link(run.folder / name, place)) for name in run.files if run.folder and place],
     }
 
 

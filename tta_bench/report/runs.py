@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from tta_bench.confusion import IouTally
 from tta_bench.records import Row, read_rows
 from tta_bench.report.visits import Visit, recovery, visits_of
 
@@ -102,7 +103,7 @@ class Run:
     @cached_property
     def trace(self) -> Trace:
         """Its batches; without any if ``batches.csv`` is missing or cannot be read."""
-        return Trace.of(_rows(self.folder / "batches.csv") if self.folder else [])
+        return Trace.of(whole_rows(self.folder / "batches.csv") if self.folder else [])
 
     @cached_property
     def planned_steps(self) -> int | None:
@@ -114,7 +115,7 @@ class Run:
             return None
 
 
-def _rows(path: Path) -> list[Row]:
+def whole_rows(path: Path) -> list[Row]:
     """The whole rows; a run that is writing, or was killed, may have half a row at the end."""
     try:
         return read_rows(path, path.read_bytes().rfind(b"\n") + 1)
@@ -127,6 +128,8 @@ def _curves(rows: list[Row]) -> dict[str, list[tuple[float, float]]]:
     every = -(-len(rows) // MAX_POINTS)
     blocks = [rows[i : i + every] for i in range(0, len(rows), every or 1)]
     found: dict[str, list[tuple[float, float]]] = {"running_error": _running_error(blocks)}
+    if rows and rows[0].confusion is not None:
+        found["running_iou"] = _running_iou(blocks)
     for name in names:
         points = []
         for block in blocks:
@@ -143,10 +146,20 @@ def _is_distance(name: str) -> bool:
 
 
 def _running_error(blocks: list[list[Row]]) -> list[tuple[float, float]]:
-    samples = wrong = 0
+    samples, wrong = 0, 0.0
     points = []
     for block in blocks:
         samples += sum(row.samples for row in block)
         wrong += sum(row.wrong for row in block)
         points.append((block[-1].step + 1.0, 100 * wrong / samples))
+    return points
+
+
+def _running_iou(blocks: list[list[Row]]) -> list[tuple[float, float]]:
+    tally, points = IouTally(), []
+    for block in blocks:
+        for row in block:
+            tally.add(row.step, row.confusion or {})
+        if (iou := tally.pooled) is not None:
+            points.append((block[-1].step + 1.0, iou))
     return points

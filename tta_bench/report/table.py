@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tta_bench.report.groups import SOURCE, Group, Value, group_runs
-from tta_bench.report.measures import MEAN, Measure, domain_measures
+from tta_bench.report.measures import PIXEL_ERROR, Measure, column_measures, mean_measure
 from tta_bench.report.runs import Result, Run
 
 UNKNOWN = "–"
@@ -37,18 +37,21 @@ def group_table(group: Group) -> Table:
     several = any(len(entry.counted) > 1 for entry in group.entries)
     table = Table(
         title=f"{escape(group.name)} · {escape(group.in_words())}" + (f"\n{escape(group.note)}" if group.note else ""),
-        caption="error in %, lower is better" + ("; mean ± standard deviation over seeds" if several else ""),
+        caption=("mean IoU in %, higher is better" if group.segments else "error in %, lower is better")
+        + ("; mean ± standard deviation over seeds" if several else ""),
     )
     table.add_column("domain", no_wrap=True)
     for entry in group.entries:
         notes = ", ".join(entry.notes)
         table.add_column(escape(f"{entry.label} ({notes})" if notes else entry.label), justify="right")
-    for measure in domain_measures(group):
-        _add_errors(table, measure.about, measure, group)
+    for measure in column_measures(group):
+        _add_means(table, measure.about, measure, group)
     table.add_section()
-    _add_errors(table, "mean", MEAN, group, "bold")
+    _add_means(table, "mean", mean_measure(group), group, "bold")
     _add_gain(table, group)
     table.add_section()
+    if group.segments:
+        _add_means(table, "pixel error", PIXEL_ERROR, group)
     _add(table, "forward / sample", group, lambda run: run.number("forward_per_sample"), "{:.2f}")
     _add(table, "backward / sample", group, lambda run: run.number("backward_per_sample"), "{:.2f}")
     _add(table, "coreset size", group, lambda run: run.number("coreset_size"), "{:.1f}" if several else "{:.0f}")
@@ -56,7 +59,7 @@ def group_table(group: Group) -> Table:
     return table
 
 
-def _add_errors(table: Table, label: str, measure: Measure, group: Group, style: str = "") -> None:
+def _add_means(table: Table, label: str, measure: Measure, group: Group, style: str = "") -> None:
     ranks = measure.ranks(group)
     cells = []
     for entry in group.entries:

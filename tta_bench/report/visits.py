@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 from tta_bench.records import Row
 
@@ -12,6 +13,8 @@ SETTLED = 2.0
 """Percentage points around the last value within which a running error has settled."""
 SHORTEST = 5
 """Batches that a segment needs for its recovery to count."""
+MOST_VISITS = 10
+"""Visits of a domain that are told apart."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class Visit:
         start: First batch.
         stop: The batch after the last.
         samples: Samples of this domain.
-        wrong: How many of them were wrong.
+        wrong: How many of them were wrong; of pixels, the sum of the images' shares of wrong ones.
         alone: Whether no batch of it holds another domain.
     """
 
@@ -33,7 +36,7 @@ class Visit:
     start: int
     stop: int
     samples: int
-    wrong: int
+    wrong: float
     alone: bool
 
     @property
@@ -78,6 +81,27 @@ def revisit_change(visits: Sequence[Visit]) -> float | None:
     return fmean(changes) if changes else None
 
 
+def visit_summary(rows: Sequence[Row]) -> dict[str, Any]:
+    """The part of ``result.json`` that depends on the order of the batches.
+
+    Args:
+        rows: The batches of the run.
+
+    Returns:
+        ``visit_error``: of each domain that comes back, the error in percent of each of its first ``MOST_VISITS``
+        visits; ``revisit_change`` and ``recovery_batches``: see :func:`revisit_change` and :func:`recovery`.
+    """
+    visits = visits_of(rows)
+    errors: dict[str, list[float]] = {}
+    for visit in visits:
+        errors.setdefault(visit.domain, []).append(visit.error)
+    return {
+        "visit_error": {domain: found[:MOST_VISITS] for domain, found in errors.items() if len(found) > 1},
+        "revisit_change": revisit_change(visits),
+        "recovery_batches": recovery(visits, rows),
+    }
+
+
 def settling_time(errors: Sequence[float]) -> int:
     """Number of batches after which a running error stays within ``SETTLED`` points of its last value.
 
@@ -110,7 +134,7 @@ def recovery(visits: Sequence[Visit], rows: Sequence[Row]) -> float | None:
     for visit in visits:
         if not visit.alone or visit.start == 0 or visit.stop - visit.start < SHORTEST:
             continue
-        samples = wrong = 0
+        samples, wrong = 0, 0.0
         errors = []
         for row in rows[visit.start : visit.stop]:
             samples, wrong = samples + row.samples, wrong + row.wrong

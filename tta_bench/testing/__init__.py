@@ -1,7 +1,16 @@
 """The contract that every method keeps, as checks that a new method gets for free: ``check_method(MyMethod)``."""
 
 from tta_bench.testing.checks import CHECKS, check_method, ready, run_stream
-from tta_bench.testing.toy import NUM_CLASSES, ToyDomains, ToyImages, batches, toy_backbone, toy_cnn, toy_data
+from tta_bench.testing.toy import (
+    NUM_CLASSES,
+    ToyDomains,
+    ToyImages,
+    batches,
+    toy_backbone,
+    toy_cnn,
+    toy_data,
+    toy_segformer,
+)
 
 __all__ = [
     "CHECKS",
@@ -15,4 +24,5 @@ __all__ = [
     "toy_backbone",
     "toy_cnn",
     "toy_data",
+    "toy_segformer",
 ]

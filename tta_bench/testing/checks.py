@@ -22,6 +22,8 @@ from torch.nn.parameter import is_lazy
 
 from tta_bench.data.datamodule import StreamDataModule
 from tta_bench.methods.base import TTAMethod
+from tta_bench.models.backbone import Backbone
+from tta_bench.models.segformer import SegFormerBackbone
 from tta_bench.testing.toy import NUM_CLASSES, batches, toy_backbone, toy_data
 from tta_bench.types import PredictionTiming, SourceNeed, StepOutput, StreamBatch
 
@@ -134,7 +136,7 @@ def check_odd_batches_are_survived(build: Build) -> None:
     method = ready(build)
     for size in (8, 1, 8, 3, 1, 2):
         scores = method.forward_and_adapt(batches(1, batch_size=size)[0])
-        assert scores.shape == (size, NUM_CLASSES), f"{size} images gave scores of shape {tuple(scores.shape)}"
+        assert scores.shape[:2] == (size, NUM_CLASSES), f"{size} images gave scores of shape {tuple(scores.shape)}"
         assert torch.isfinite(scores).all(), f"a batch of {size} gave scores that are not finite"
         for name, value in method.state_dict().items():
             assert torch.isfinite(value).all(), f"after a batch of {size} the state {name} is not finite"
@@ -198,6 +200,8 @@ def check_passes_are_as_declared(build: Build) -> None:
             module.norm.register_forward_hook(watch)
         if isinstance(module, ResNet):
             module.global_pool.register_forward_hook(watch)
+        if isinstance(module, SegFormerBackbone):
+            module.stages[-1].register_forward_hook(watch)
     meter = method.backbone.meter
     for images in batches(6):
         counted.update(forward=0, backward=0)
@@ -316,11 +320,13 @@ CHECKS: tuple[Callable[[Build], None], ...] = (
 )
 
 
-def check_method(cls: type[TTAMethod], **settings: Any) -> None:
+def check_method(cls: type[TTAMethod], *, backbone: Callable[[], Backbone] = toy_backbone, **settings: Any) -> None:
     """Check that a method keeps the contract.
 
     Args:
         cls: The method.
+        backbone: Makes the source model, of ``NUM_CLASSES`` classes and for 16x16 images; ``toy_segformer`` is one
+            that scores pixels.
         settings: Its keyword arguments, e.g. fewer steps or source images to save time.
 
     Raises:
@@ -331,7 +337,7 @@ def check_method(cls: type[TTAMethod], **settings: Any) -> None:
         >>> check_method(Source)
     """
     for check in CHECKS:
-        check(lambda: cls(toy_backbone(), **settings))
+        check(lambda: cls(backbone(), **settings))
 
 
 def _equal(a: Tensor, b: Tensor, message: str) -> None:

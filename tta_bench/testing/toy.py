@@ -14,6 +14,8 @@ from torch import Tensor
 
 from tta_bench.data.datamodule import StreamDataModule, schedule_for
 from tta_bench.models.cnn import TimmBackbone
+from tta_bench.models.segformer import Pyramid, SegFormerBackbone
+from tta_bench.models.segformer_loading import segformer
 from tta_bench.models.vit import ViTBackbone
 
 NUM_CLASSES = 4
@@ -94,6 +96,25 @@ def toy_cnn(norm: str = "batch") -> TimmBackbone:
         )
         torch.nn.init.normal_(net.fc.weight, std=0.5)
     return TimmBackbone(net, (0.5,) * 3, (0.25,) * 3).eval()
+
+
+class _Enlarged(SegFormerBackbone):
+    """Enlarges images four times, so that the last map of a toy image has four positions."""
+
+    def _embed(self, images: Tensor) -> Tensor:
+        return images.repeat_interleave(4, dim=2).repeat_interleave(4, dim=3)
+
+    def classify(self, pyramid: Pyramid) -> Tensor:  # type: ignore[override]  # as in its base
+        return super().classify(pyramid)[..., ::4, ::4]
+
+
+def toy_segformer() -> SegFormerBackbone:
+    """A SegFormer of random weights for every pixel of 16x16 images, and 4 classes; needs mmsegmentation."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = segformer(NUM_CLASSES, embed_dims=8, num_layers=(1, 1, 1, 1), channels=12)
+        torch.nn.init.normal_(net.decode_head.conv_seg.weight, std=3.0)  # sure of some pixels
+    return _Enlarged(net.backbone, net.decode_head, (0.5,) * 3, (0.25,) * 3).eval()
 
 
 def toy_data(batch_size: int = 8, setting: str = "cdc") -> StreamDataModule:

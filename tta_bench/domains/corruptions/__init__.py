@@ -27,7 +27,7 @@ from tta_bench.domains.corruptions.digital import (
     pixelate,
     saturate,
 )
-from tta_bench.domains.corruptions.frost import generate_frost_textures, load_frost_textures
+from tta_bench.domains.corruptions.frost import generate_frost_textures, load_frost_textures, name_frost_textures
 from tta_bench.domains.corruptions.noise import gaussian_noise, impulse_noise, shot_noise, speckle_noise
 from tta_bench.domains.corruptions.severities import FAMILIES, SEVERITIES
 from tta_bench.domains.corruptions.weather import brightness, fog, frost, snow, spatter
@@ -42,6 +42,7 @@ __all__ = [
     "corrupt",
     "generate_frost_textures",
     "load_frost_textures",
+    "name_frost_textures",
 ]
 
 CORRUPTIONS: dict[str, Callable[..., Image]] = {

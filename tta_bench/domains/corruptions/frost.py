@@ -7,6 +7,7 @@ brightness, tint and contrast stand in.
 
 from __future__ import annotations
 
+import hashlib
 from functools import lru_cache
 from pathlib import Path
 
@@ -27,6 +28,7 @@ _LOOKS = (
     ((112, 123, 135), 44),
 )
 _SUFFIXES = (".png", ".jpg", ".jpeg")
+_PUBLISHED = "c146cff9eab2"  # digest of the five photographs
 
 
 def load_frost_textures(frost_folder: str | Path | None = None) -> tuple[Image, ...]:
@@ -42,11 +44,31 @@ def load_frost_textures(frost_folder: str | Path | None = None) -> tuple[Image, 
     """
     if frost_folder is None:
         return generate_frost_textures()
-    files = sorted(path for path in Path(frost_folder).glob("*") if path.suffix.lower() in _SUFFIXES)
-    files = [path for path in files if path.stem != "frost6"]
+    return tuple(np.array(Pillow.open(path).convert("RGB")) for path in _files(frost_folder))
+
+
+def name_frost_textures(frost_folder: str | Path | None = None) -> str:
+    """Return what a result calls the textures: ``generated``, ``published``, or the user's own with a digest.
+
+    Args:
+        frost_folder: As for ``load_frost_textures``.
+
+    Raises:
+        ValueError: If the folder holds no texture.
+    """
+    if frost_folder is None:
+        return "generated"
+    files = _files(frost_folder)
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
+    return "published" if digest == _PUBLISHED else f"own ({len(files)} files, {digest})"
+
+
+def _files(frost_folder: str | Path) -> list[Path]:
+    files = sorted(path for path in Path(frost_folder).expanduser().glob("*") if path.suffix.lower() in _SUFFIXES)
+    files = [path for path in files if path.stem != "frost6" and not path.name.startswith(".")]
     if not files:
         raise ValueError(f"The frost folder {frost_folder} holds no PNG or JPEG textures.")
-    return tuple(np.array(Pillow.open(path).convert("RGB")) for path in files)
+    return files
 
 
 @lru_cache(maxsize=1)

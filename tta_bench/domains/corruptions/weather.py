@@ -133,7 +133,7 @@ def spatter(
     liquid[liquid < threshold] = 0
     clean = unit(image)
     if mud:
-        cover = gaussian((liquid > threshold).astype(np.float64), strength)
+        cover = gaussian((liquid > threshold).astype(np.float32), strength)
         cover = np.where(cover < 0.8, 0.0, cover)[..., None]
         return to_uint8(clean * (1 - cover) + _MUD * cover)
     return to_uint8(clean + strength * _water_drops(liquid)[..., None] * _WATER)

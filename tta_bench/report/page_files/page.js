@@ -32,7 +32,8 @@
       all("tbody tr", table).forEach((row) => row.cells[column].classList.remove("best", "second"));
       const cells = rows.map((row) => row.cells[column]).filter((cell) => "value" in cell.dataset);
       if (cells.length < 2) return;
-      const steps = [...new Set(cells.map((cell) => Number(cell.dataset.value)))].sort((a, b) => a - b);
+      const sign = head.dataset.first === "descending" ? -1 : 1;
+      const steps = [...new Set(cells.map((cell) => Number(cell.dataset.value)))].sort((a, b) => sign * (a - b));
       cells.forEach((cell) => {
         const place = steps.indexOf(Number(cell.dataset.value));
         if (place === 0) cell.classList.add("best");

@@ -1,0 +1,103 @@
+"""What is counted of a batch: images that are wrong, or pixels; confidences, and the class predicted most often."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tta_bench.functional.entropy import at_least_float32
+from tta_bench.functional.segmentation import IGNORE, confusion_per_image, resized
+from tta_bench.records import BINS
+from tta_bench.types import OutputKind, StreamBatch
+
+
+class Counts(NamedTuple):
+    """The counted part of a ``Row``."""
+
+    by_domain: Mapping[str, tuple[int, float]]
+    top_class_share: float
+    calibration: dict[int, tuple[int, float, int]]
+    confusion: Mapping[str, Mapping[tuple[int, int], int]] | None
+
+
+def count_images(scores: Tensor, kind: OutputKind, batch: StreamBatch, domains: Sequence[str]) -> Counts:
+    """Count a batch of scores (B, K) with labels (B,).
+
+    Args:
+        scores: The method's.
+        kind: What they are.
+        batch: The batch, for its labels and domains.
+        domains: Names of the domains by id.
+    """
+    confidence, predicted = _probabilities(scores.double(), kind).max(dim=1)
+    wrong = (predicted != batch.labels).double()
+    confident = _confident(confidence, 1 - wrong, torch.ones_like(wrong))
+    top = torch.bincount(predicted, minlength=scores.shape[1]).amax().double()
+    numbers = torch.cat([batch.domain_ids.double(), wrong, confident, top[None]]).tolist()  # one synchronisation
+    n = len(scores)
+    shares = _by_domain(numbers[:n], numbers[n : 2 * n], domains)
+    by_domain = {name: (count, int(total)) for name, (count, total) in shares.items()}
+    return Counts(by_domain, numbers[-1] / n, _calibration(numbers[2 * n : -1]), None)
+
+
+def count_pixels(scores: Tensor, kind: OutputKind, batch: StreamBatch, domains: Sequence[str]) -> Counts:
+    """Count a batch of scores (B, K, h, w) with label maps (B, H, W), at the size of the label maps.
+
+    Args:
+        scores: The method's.
+        kind: What they are; logits are resized before their softmax, as mmsegmentation does.
+        batch: The batch, for its labels and domains.
+        domains: Names of the domains by id.
+    """
+    labels, (b, k) = batch.labels, scores.shape[:2]
+    scores = resized(at_least_float32(scores), (labels.shape[1], labels.shape[2]))
+    confidence, predicted = _probabilities(scores, kind).max(dim=1)
+    counted = (labels != IGNORE).double()
+    matrices = confusion_per_image(predicted, labels, k)
+    pixels = matrices.sum((1, 2)).double()
+    wrong = 1 - matrices.diagonal(dim1=1, dim2=2).sum(1) / pixels.clamp(min=1)
+    wrong = torch.where(pixels > 0, wrong, 0.0)  # nothing to be wrong about
+    confident = _confident(confidence.flatten(), (predicted == labels).double().flatten(), counted.flatten())
+    numbers = torch.cat(
+        [batch.domain_ids.double(), wrong, pixels.sum()[None], confident, matrices.double().flatten()]
+    ).tolist()  # fmt: skip  (one synchronisation; whole numbers of pixels are exact)
+    ids, shares, numbers = numbers[:b], numbers[b : 2 * b], numbers[2 * b :]
+    by_domain, called = _by_domain(ids, shares, domains), [0.0] * k
+    confusion: dict[str, dict[tuple[int, int], int]] = {name: {} for name in by_domain}
+    cells = product(ids, range(k), range(k))
+    for (domain, label, predicted_class), count in zip(cells, numbers[1 + 3 * BINS :], strict=True):
+        if count:
+            own, pair = confusion[domains[int(domain)]], (label, predicted_class)
+            own[pair] = own.get(pair, 0) + int(count)
+            called[predicted_class] += count
+    top = max(called) / max(numbers[0], 1)
+    return Counts(by_domain, top, _calibration(numbers[1 : 1 + 3 * BINS]), confusion)
+
+
+def _probabilities(scores: Tensor, kind: OutputKind) -> Tensor:
+    return scores.softmax(dim=1) if kind is OutputKind.LOGITS else scores
+
+
+def _confident(confidence: Tensor, right: Tensor, counted: Tensor) -> Tensor:
+    """Per bin of confidence, the number of predictions, the sum of their confidences and how many were right."""
+    bins = (confidence * BINS).long().clamp(max=BINS - 1)
+    weights = (counted, counted * confidence, counted * right)
+    return torch.cat([torch.bincount(bins, weights=each, minlength=BINS) for each in weights])
+
+
+def _calibration(numbers: Sequence[float]) -> dict[int, tuple[int, float, int]]:
+    bins = zip(numbers[:BINS], numbers[BINS : 2 * BINS], numbers[2 * BINS :], strict=True)
+    return {i: (int(n), confidence, int(right)) for i, (n, confidence, right) in enumerate(bins) if n}
+
+
+def _by_domain(ids: Sequence[float], wrong: Sequence[float], domains: Sequence[str]) -> dict[str, tuple[int, float]]:
+    """Number of images and sum of what was wrong of each domain, in the order of their ids."""
+    found: dict[int, tuple[int, float]] = {}
+    for domain, share in zip(map(int, ids), wrong, strict=True):
+        n, total = found.get(domain, (0, 0.0))
+        found[domain] = (n + 1, total + share)
+    return {domains[i]: found[i] for i in sorted(found)}
