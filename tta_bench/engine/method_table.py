@@ -21,7 +21,8 @@ from tta_bench.models.vit import ViTBackbone
 from tta_bench.types import SourceNeed
 
 COLUMNS = (
-    "name", "paper", "prediction", "passes per sample", "sees of the source", "trainable", "added", "pixels", "defaults",
+    "name", "paper", "prediction", "passes per sample", "sees of the source",
+    "trainable", "added", "pixels", "defaults",
 )  # fmt: skip
 INTRODUCTION = """\
 # Methods
