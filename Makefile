@@ -32,7 +32,7 @@ PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --no-inpu
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help bench reproduce test test-all lint docs format wheel clean
+.PHONY: help bench reproduce test test-all seg lint docs format wheel clean
 
 help: ## Print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,8 @@ test: $(STAMP) ## Run the tests (minutes)
 
 test-all: $(STAMP) ## Run the tests and the slow ones
 	@$(BIN)/python -m pytest -m "not gpu" $(ARGS)
+
+seg: $(VENV)/.seg ## Install what segmentation needs (bench and reproduce do when DATASET is such a data set)
 
 lint: $(STAMP) ## Check style and types: ruff, mypy
 	@$(BIN)/ruff check .
@@ -84,6 +86,6 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.seg: $(STAMP)
-	@echo "Installing mmsegmentation, which $(DATASET) needs."
+	@echo "Installing mmsegmentation."
 	@$(PIP_INSTALL) -e '.[dev,seg]'
 	@touch $@

@@ -170,6 +170,8 @@ class TestTheRealNetwork:
         assert result["domain_iou"]["night"] == pytest.approx(100 * mean_iou(counts).item(), abs=0.01)
         assert list(result["class_iou"]) == list(run.domains.classes)
         assert result["domain_iou"]["day"] > result["domain_iou"]["night"]
+        told = {name.removeprefix("onedl-") for name in result["versions"]}
+        assert {"mmsegmentation", "mmcv", "mmengine"} <= told
 
     def test_learns_from_the_source_domain_of_a_folder_and_adapts_to_the_others(self, tmp_path):
         words = folder_words(tmp_path)

@@ -9,7 +9,7 @@ import logging
 import platform
 import warnings
 from datetime import datetime, timedelta, timezone
-from importlib.metadata import version
+from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Any
 
@@ -311,9 +311,16 @@ class Run:
             "preprocess": self._preprocess(),
             "data": self.domains.describe(),
             "config": plain(self.config),
-            "versions": {**{name: version(name) for name in PACKAGES}, "python": platform.python_version()},
+            "versions": self._versions(),
             "started": _utc(),
         }  # fmt: skip
+
+    def _versions(self) -> dict[str, str]:
+        names = list(PACKAGES)
+        if self.backbone.segments:  # these modules come from packages of several names
+            of = packages_distributions()
+            names += [name for module in ("mmseg", "mmcv", "mmengine") for name in of.get(module, ())]
+        return {**{name: version(name) for name in names}, "python": platform.python_version()}
 
     def _preprocess(self) -> dict[str, Any]:
         told = {**self.backbone.preprocess.describe(), "image_size": self.backbone.image_size}

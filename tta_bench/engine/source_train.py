@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 from tta_bench.domains.shapes import label, render
+from tta_bench.engine.run import quiet_lightning
 from tta_bench.models.backbone import Normalize
 from tta_bench.models.shapes_vit import shapes_vit
 
@@ -124,6 +125,7 @@ def train_shapes_vit(output: Path, *, seed: int, epochs: int, num_images: int, l
     """
     if output.suffix != ".safetensors":
         raise ValueError(f"--output must end in .safetensors, got {output}")
+    quiet_lightning()
     started = time.perf_counter()
     train, validation = _rendered("train", num_images), _rendered("validation", 2000)
     L.seed_everything(seed, verbose=False)

@@ -23,6 +23,7 @@ from tta_bench.domains.segmentation import SegmentedImages, has_label_maps
 from tta_bench.domains.street_scenes import CLASSES
 from tta_bench.domains.streets import StreetScenes
 from tta_bench.engine.config import build, compose_stream, require
+from tta_bench.engine.run import quiet_lightning
 from tta_bench.engine.source_train import MEAN, STD, SourceTraining
 from tta_bench.functional.segmentation import IGNORE, confusion_matrix, mean_iou, resized
 from tta_bench.models.segformer_loading import SegFormer, require_mmseg, segformer
@@ -135,10 +136,11 @@ def train_segformer(
     Raises:
         ValueError: If ``output`` does not end in .safetensors, mmsegmentation is missing, or there is no whole batch.
     """
-    if len(train) < batch_size:
-        raise ValueError(f"{len(train)} training images make no batch of {batch_size}: lower --batch-size")
     if output.suffix != ".safetensors":
         raise ValueError(f"--output must end in .safetensors, got {output}")
+    if len(train) < batch_size:
+        raise ValueError(f"{len(train)} training images make no batch of {batch_size}: lower --batch-size")
+    quiet_lightning()
     started = time.perf_counter()
     L.seed_everything(seed, verbose=False)
     kwargs = {"num_classes": len(classes), "embed_dims": embed_dims, "channels": channels}
