@@ -141,9 +141,11 @@ def _images(root: Path, folder: str, ending: str) -> Sequence[Path]:
     Raises:
         FileNotFoundError: If there is no such folder, or no image in it.
     """
+    if not root.is_dir():
+        raise FileNotFoundError(f"there is no folder {root}")
     found = sorted(path.relative_to(root) for path in (root / folder).glob(f"*/*{ending}"))
     if not found:
-        there = ", ".join(sorted(path.name for path in root.glob("*"))) if root.is_dir() else "nothing"
+        there = ", ".join(sorted(path.name for path in root.glob("*")))
         raise FileNotFoundError(f"{root} holds no {folder}/*/*{ending}, but: {there or 'nothing'}")
     return found
 
