@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import RenderableType
 from rich.markup import escape
-from rich.table import Table
 
 from tta_bench.cli_data import data_app
 from tta_bench.cli_source import source_app
@@ -263,7 +264,7 @@ def stream_show(
         show_stream(words or [], plot, console)
 
 
-def _print_tables(results: list[dict[str, object]], tables: list[Table] | None = None) -> None:
+def _print_tables(results: list[dict[str, object]], tables: Sequence[RenderableType] = ()) -> None:
     from tta_bench.report import comparison_tables
 
     for table in tables or comparison_tables(results):

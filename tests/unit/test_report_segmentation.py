@@ -12,10 +12,11 @@ from tests.unit.report_runs import result, write_run
 from tests.unit.test_report_table import cells, shown
 from tta_bench.confusion import IouTally
 from tta_bench.records import Row, RowWriter, Tally, read_results, write_json
-from tta_bench.report import FORMATS, comparison_tables, report_text
+from tta_bench.report import FORMATS, report_text
 from tta_bench.report.groups import group_runs
 from tta_bench.report.measures import column_measures, domain_measures
 from tta_bench.report.runs import Run
+from tta_bench.report.table import methods_across
 
 DOMAINS = ("fog", "night")
 
@@ -60,7 +61,8 @@ class TestTheTerminal:
         assert cells(lines, "mean  ") == ["50.0", "48.8", "57.0"]
 
     def test_marks_the_highest(self):
-        (table,) = comparison_tables(ONE)
+        (group,) = group_runs(map(Run, ONE))
+        table = methods_across(group)
         marked = [["bold green" in str(cell) for cell in list(column.cells)[:3]] for column in table.columns[1:]]
         assert marked == [[False] * 3, [False] * 3, [True] * 3]
 

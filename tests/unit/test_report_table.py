@@ -9,6 +9,9 @@ import pytest
 from rich.console import Console
 
 from tta_bench.report import comparison_tables
+from tta_bench.report.groups import group_runs
+from tta_bench.report.runs import Run
+from tta_bench.report.table import methods_across
 
 
 def result(method="tent", seed=0, errors=(40.0, 20.0), **changes):
@@ -109,14 +112,16 @@ def test_only_failed_runs_make_a_table_without_domains():
 
 
 def test_the_best_of_each_row_is_marked_and_ties_together():
-    table = comparison_tables([result(errors=(40, 20)), result("source", errors=(30, 20))])[0]
+    (group,) = group_runs(map(Run, [result(errors=(40, 20)), result("source", errors=(30, 20))]))
+    table = methods_across(group)
     columns = [[str(cell) for cell in column.cells] for column in table.columns[1:]]
     marked = [["bold green" in cell for cell in column[:3]] for column in columns]
     assert marked == [[False, True, False], [True, True, True]]
 
 
 def test_a_single_method_is_not_marked_as_the_best():
-    (table,) = comparison_tables([result()])
+    (group,) = group_runs([Run(result())])
+    table = methods_across(group)
     assert "green" not in str([list(column.cells) for column in table.columns])
 
 
@@ -124,3 +129,27 @@ def test_domains_stand_in_the_order_of_the_data_set():
     (lines,) = shown(result(domain_error={"fog": 20.0, "noise": 40.0}))
     text = "\n".join(lines)
     assert text.index("noise") < text.index("fog")
+
+
+class TestWhatDoesNotFitAcross:
+    """Many methods stand below each other, one per line, whatever the width."""
+
+    @pytest.fixture
+    def lines(self):
+        results = [result(f"method_{i}", errors=(40.0 - i, 20.0 - i)) for i in range(12)]
+        results.append(result("broken", status="failed", domain_error={}, mean_error=None))
+        console = Console(width=80, record=True, file=StringIO())
+        console.print(comparison_tables(results)[0])
+        return console.export_text().splitlines()
+
+    def test_the_best_comes_first_and_one_without_a_mean_last(self, lines):
+        methods = [line.split()[1] for line in lines if line.startswith("│")]
+        assert methods == [*(f"method_{i}" for i in reversed(range(12))), "broken"]
+
+    def test_each_has_its_mean_its_gain_and_its_cost(self, lines):
+        assert [cell.strip() for cell in lines[4].split("│")[1:-1]] == [
+            "method_11", "19.0", "+16.0", "1.00", "1.00", "–", "2.0",
+        ]  # fmt: skip
+
+    def test_nothing_is_wider_than_the_terminal(self, lines):
+        assert max(map(len, lines)) <= 80

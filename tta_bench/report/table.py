@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 
-from tta_bench.report.groups import SOURCE, Group, Value, group_runs
+from tta_bench.report.groups import SOURCE, Entry, Group, Value, group_runs
+from tta_bench.report.intervals import Spread
 from tta_bench.report.measures import PIXEL_ERROR, Measure, column_measures, mean_measure
 from tta_bench.report.runs import Result, Run
 
 UNKNOWN = "–"
+UNLIMITED = 100_000
+"""Columns of a terminal in which everything fits."""
 
 T = TypeVar("T")
 
 
-def comparison_tables(results: Sequence[Result], baseline: str = SOURCE) -> list[Table]:
-    """One table per protocol: domains down, methods across, mean and standard deviation over seeds or orders.
+def comparison_tables(results: Sequence[Result], baseline: str = SOURCE) -> list[GroupTable]:
+    """One table per protocol, with mean and standard deviation over seeds or orders.
 
     Runs on different data, settings or weights get tables of their own; they are never averaged.
 
@@ -29,21 +35,48 @@ def comparison_tables(results: Sequence[Result], baseline: str = SOURCE) -> list
     Raises:
         ValueError: If there is no such baseline.
     """
-    return [group_table(group) for group in group_runs(map(Run, results), baseline)]
+    return [GroupTable(group) for group in group_runs(map(Run, results), baseline)]
 
 
-def group_table(group: Group) -> Table:
-    """The table of one protocol."""
-    several = any(len(entry.counted) > 1 for entry in group.entries)
-    table = Table(
-        title=f"{escape(group.name)} · {escape(group.in_words())}" + (f"\n{escape(group.note)}" if group.note else ""),
-        caption=("mean IoU in %, higher is better" if group.segments else "error in %, lower is better")
-        + ("; mean ± standard deviation over seeds" if several else ""),
-    )
+class GroupTable:
+    """The table of one protocol: domains down and methods across; methods down, without domains, if those do not fit.
+
+    Args:
+        group: The runs.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Choose by the width of the console."""
+        across = methods_across(self.group)
+        natural = Measurement.get(console, options.update(width=UNLIMITED), across).maximum
+        yield across if natural <= options.max_width else methods_down(self.group)
+
+
+def _empty_table(group: Group, caption: str = "") -> Table:
+    told = "mean IoU in %, higher is better" if group.segments else "error in %, lower is better"
+    told += "; mean ± standard deviation over seeds" if _has_several(group) else ""
+    title = f"{escape(group.name)} · {escape(group.in_words())}" + (f"\n{escape(group.note)}" if group.note else "")
+    return Table(title=title, caption=f"{told}{caption}")
+
+
+def _has_several(group: Group) -> bool:
+    return any(len(entry.counted) > 1 for entry in group.entries)
+
+
+def _name(entry: Entry) -> str:
+    notes = ", ".join(entry.notes)
+    return escape(f"{entry.label} ({notes})" if notes else entry.label)
+
+
+def methods_across(group: Group) -> Table:
+    """Domains down, methods across."""
+    several, table = _has_several(group), _empty_table(group)
     table.add_column("domain", no_wrap=True)
     for entry in group.entries:
-        notes = ", ".join(entry.notes)
-        table.add_column(escape(f"{entry.label} ({notes})" if notes else entry.label), justify="right")
+        table.add_column(_name(entry), justify="right")
     for measure in column_measures(group):
         _add_means(table, measure.about, measure, group)
     table.add_section()
@@ -52,23 +85,62 @@ def group_table(group: Group) -> Table:
     table.add_section()
     if group.segments:
         _add_means(table, "pixel error", PIXEL_ERROR, group)
-    _add(table, "forward / sample", group, lambda run: run.number("forward_per_sample"), "{:.2f}")
-    _add(table, "backward / sample", group, lambda run: run.number("backward_per_sample"), "{:.2f}")
-    _add(table, "coreset size", group, lambda run: run.number("coreset_size"), "{:.1f}" if several else "{:.0f}")
-    _add(table, "seconds", group, lambda run: run.number("seconds"), "{:.1f}")
+    _add(table, "forward / sample", group, _number("forward_per_sample"), "{:.2f}")
+    _add(table, "backward / sample", group, _number("backward_per_sample"), "{:.2f}")
+    _add(table, "coreset size", group, _number("coreset_size"), "{:.1f}" if several else "{:.0f}")
+    _add(table, "seconds", group, _number("seconds"), "{:.1f}")
     return table
+
+
+def methods_down(group: Group) -> Table:
+    """A row per method, from the best mean on; those without one come last; no domains."""
+    table = _empty_table(group, "; domains: tta-bench report --output report.html")
+    form = "{:.1f}" if _has_several(group) else "{:.0f}"
+    costs = {"FP": "forward_per_sample", "BP": "backward_per_sample", "coreset": "coreset_size"}
+    table.add_column("method", overflow="fold")
+    for header in ("mean", "gain", *costs, "seconds"):
+        table.add_column(header, justify="right", no_wrap=True)
+    measure = mean_measure(group)
+    ranks, sign = measure.ranks(group), -1 if group.segments else 1
+
+    def place(entry: Entry) -> float:
+        found = entry.spread(measure.value)
+        return math.inf if found is None else sign * found.mean
+
+    for entry in sorted(group.entries, key=place):
+        gain = group.gain(entry)
+        table.add_row(
+            _name(entry),
+            _mean(entry, measure, ranks),
+            UNKNOWN if gain is None else f"{gain.mean:+.1f}",
+            *(
+                _text(entry.spread(_number(key)), form if header == "coreset" else "{:.2f}")
+                for header, key in costs.items()
+            ),
+            _text(entry.spread(_number("seconds")), "{:.1f}"),
+        )
+    return table
+
+
+def _number(key: str) -> Value:
+    return lambda run: run.number(key)
+
+
+def _text(found: Spread | None, form: str) -> str:
+    return UNKNOWN if found is None else form.format(found.mean)
+
+
+def _mean(entry: Entry, measure: Measure, ranks: Mapping[Entry, int]) -> str:
+    found = entry.spread(measure.value)
+    if found is None:
+        return UNKNOWN
+    text = f"{found.mean:.1f}" + (f" ± {found.std:.1f}" if found.std is not None else "")
+    return f"[bold green]{text}[/]" if ranks.get(entry) == 1 else text
 
 
 def _add_means(table: Table, label: str, measure: Measure, group: Group, style: str = "") -> None:
     ranks = measure.ranks(group)
-    cells = []
-    for entry in group.entries:
-        found = entry.spread(measure.value)
-        text = (
-            UNKNOWN if found is None else f"{found.mean:.1f}" + (f" ± {found.std:.1f}" if found.std is not None else "")
-        )
-        cells.append(f"[bold green]{text}[/]" if ranks.get(entry) == 1 else text)
-    table.add_row(escape(label), *cells, style=style)
+    table.add_row(escape(label), *(_mean(entry, measure, ranks) for entry in group.entries), style=style)
 
 
 def _add_gain(table: Table, group: Group) -> None:

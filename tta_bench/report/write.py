@@ -10,7 +10,7 @@ from rich.console import Console
 
 from tta_bench.report.groups import SOURCE, Group, group_runs
 from tta_bench.report.runs import Result, Run
-from tta_bench.report.table import group_table
+from tta_bench.report.table import GroupTable
 
 SUFFIXES = {"terminal": ".txt", "markdown": ".md", "latex": ".tex", "csv": ".csv", "html": ".html"}
 FORMATS = tuple(SUFFIXES)
@@ -67,5 +67,5 @@ def _terminal(groups: Iterable[Group]) -> str:
     text = io.StringIO()
     console = Console(file=text, width=PAGE_WIDTH)
     for group in groups:
-        console.print(group_table(group))
+        console.print(GroupTable(group))
     return text.getvalue()
