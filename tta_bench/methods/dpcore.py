@@ -167,7 +167,8 @@ class DPCore(TTAMethod):
                 break
         features = torch.cat(kept)[:wanted]
         if len(features) < wanted:
-            raise ValueError(f"DPCore wants {wanted} source images and got {len(features)}: lower num_source")
+            chosen = "" if self.hparams.source_filter == "none" else f" past source_filter={self.hparams.source_filter}"
+            raise ValueError(f"DPCore wants {wanted} source images and got {len(features)}{chosen}: lower num_source")
         if self.backbone.segments:
             of_images = Statistics(*features.chunk(2, dim=1))
             self.source_mean, self.source_std = (value.mean(dim=0) for value in of_images)
