@@ -185,8 +185,8 @@ def test_initial_prompts_have_the_standard_deviation_of_visual_prompt_tuning(ini
 
 def test_entropy_filter_keeps_only_confident_source_images():
     built = DPCore(toy_backbone(), num_source=4, source_filter="entropy", prompt_length=1)
-    built.configure_model()
-    with pytest.raises(ValueError, match="wants 4 source images and got 0 past source_filter=entropy: "):  # ln(4) / 2 - 1 < 0: nothing passes
+    built.configure_model()  # ln(4) / 2 - 1 < 0: nothing passes
+    with pytest.raises(ValueError, match="wants 4 source images and got 0 past source_filter=entropy: "):
         built.fit_source(batches(2))
 
 
