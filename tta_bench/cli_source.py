@@ -57,9 +57,14 @@ def source_train(
         dataset.classes=camvid/label_colors.txt dataset.source_domain=day --output segformer.safetensors --epochs 40
     """
     with one_sentence():
+        fine_tuning = {
+            "--images": images, "--model": model, "--checkpoint": checkpoint, "--config": config, "--labels": labels,
+            "--classes": classes, "--image-size": image_size, "--num-workers": num_workers, "--wandb": wandb,
+        }  # fmt: skip
+        given = [option for option, value in fine_tuning.items() if value]
         if words:
-            if images or model or checkpoint or config:
-                raise ValueError("dataset=... trains a SegFormer from scratch: leave out --images and --model")
+            if given:
+                raise ValueError(f"dataset=... trains a SegFormer from scratch, without {', '.join(given)}")
             from tta_bench.engine.source_train_segmentation import train_on_source_domain
 
             train_on_source_domain(
@@ -68,7 +73,10 @@ def source_train(
             )  # fmt: skip
             return
         if images is None:
-            _train_shapes_vit(output, model or checkpoint or config, seed, epochs, num_images, lr)
+            if given or batch_size:
+                unused = [*given, *(["--batch-size"] if batch_size else [])]
+                raise ValueError(f"{', '.join(unused)} is for fine-tuning on images of yours: give --images, too")
+            _train_shapes_vit(output, seed, epochs, num_images, lr)
             return
         if num_images is not None:
             raise ValueError("--num-images is for shapes_c: of --images, all are used")
@@ -83,11 +91,7 @@ def source_train(
         fine_tune(recipe, output, console, num_workers=num_workers, wandb=wandb)
 
 
-def _train_shapes_vit(
-    output: Path, other: object, seed: int, epochs: int, num_images: int | None, lr: float | None
-) -> None:
-    if other:
-        raise ValueError("a model is fine-tuned on images of yours: give --images")
+def _train_shapes_vit(output: Path, seed: int, epochs: int, num_images: int | None, lr: float | None) -> None:
     from tta_bench.engine.source_train import train_shapes_vit
 
     train_shapes_vit(

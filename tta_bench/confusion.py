@@ -99,8 +99,10 @@ class IouTally:
 
     def logged(self, domains: Iterable[str]) -> dict[str, float]:
         """What loggers get after each batch: mean IoU so far, of all pixels and of these domains."""
-        rounds = self.by_round
-        own = {f"domain/{name}_iou": _mean(found.get(name) for found in rounds) for name in domains}
+        own = {
+            f"domain/{name}_iou": _mean(mean_iou(seen[name]) for seen in self._rounds if name in seen)
+            for name in domains
+        }
         return {k: x for k, x in {"stream/running_iou": self.pooled, **own}.items() if x is not None}
 
     def summary(self) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from tta_bench.cli import app
 from tta_bench.engine.run import PACKAGES
 from tta_bench.engine.wandb_names import config_of
 from tta_bench.records import read_results
-from tta_bench.report.figures import best_first
 from tta_bench.report.groups import group_runs
+from tta_bench.report.measures import best_first
 from tta_bench.report.runs import FILES, Run
 
 WORDS = [

@@ -184,7 +184,9 @@ class TestTheCommand:
     @pytest.mark.parametrize(
         ("words", "message"),
         [
-            (["--model", "shapes_vit"], "fine-tuned on images of yours: give --images"),
+            (["--model", "shapes_vit"], "--model is for fine-tuning on images of yours: give --images, too"),
+            (["--wandb", "--batch-size", "4"], "--wandb, --batch-size is for fine-tuning"),
+            (["dataset=streets_c", "--wandb"], "trains a SegFormer from scratch, without --wandb"),
             (["--images", "x.npz", "--num-images", 3], "--num-images is for shapes_c"),
             (["--images", "x.npz"], "say what is fine-tuned: --model"),
         ],

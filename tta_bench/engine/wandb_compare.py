@@ -16,9 +16,16 @@ from tta_bench.engine.wandb_log import init, load_wandb, wandb_mode
 from tta_bench.engine.wandb_names import comparison_name, protocol_of_group
 from tta_bench.engine.wandb_view import tell_view
 from tta_bench.records import read_results
-from tta_bench.report.figures import best_first
 from tta_bench.report.groups import Entry, Group, group_runs
-from tta_bench.report.measures import COST, Measure, column_measures, domain_measures, extra_measures, mean_measure
+from tta_bench.report.measures import (
+    COST,
+    Measure,
+    best_first,
+    column_measures,
+    domain_measures,
+    extra_measures,
+    mean_measure,
+)
 from tta_bench.report.page import html_report
 from tta_bench.report.runs import MAX_POINTS, Result, Run
 

@@ -15,18 +15,9 @@ HUE = 0.1  # share of the colour circle
 BLUR = (0.1, 2.0)  # standard deviation in pixels
 
 
-def training_view(
-    images: Tensor,
-    rng: torch.Generator,
-    *,
-    crop: float = 1.0,
-    jitter: float = 0.0,
-    grey: float = 0.0,
-    blur: float = 0.0,
-) -> Tensor:
-    """Random crops of images (B, 3, H, W), mirrored and with other colours: those of a ``training_pair``."""
-    labels = torch.empty(len(images))
-    return training_pair(images, labels, rng, crop=crop, jitter=jitter, grey=grey, blur=blur)[0]
+def training_view(images: Tensor, rng: torch.Generator, **changes: float) -> Tensor:
+    """Images (B, 3, H, W) in [0, 1] -> the images of a ``training_pair``, which takes the same changes."""
+    return training_pair(images, torch.empty(len(images)), rng, **changes)[0]
 
 
 def training_pair(

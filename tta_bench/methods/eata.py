@@ -73,7 +73,7 @@ class ETA(TTAMethod):
         super().__init__(backbone, seed=seed)
         self.save_hyperparameters(ignore="backbone", logger=False)
         self._last = {"reliable": math.nan, "selected": math.nan}  # of the last batch
-        self._backward = 0.0
+        self._selected = torch.zeros(1, dtype=torch.bool)
 
     def configure_adaptation(self) -> None:
         """Train the norm layers only."""
@@ -95,7 +95,7 @@ class ETA(TTAMethod):
         selected = reliable & self._is_unlike(probabilities)
         entropy = entropy[selected]
         self._last = {"reliable": float(reliable.sum()), "selected": float(len(entropy))}
-        self._backward = selected_images(selected) / len(images)
+        self._selected = selected
         if len(entropy) > 0:
             self._remember(probabilities[selected].mean(dim=0))
             weights = (margin - entropy.detach()).exp()
@@ -122,7 +122,7 @@ class ETA(TTAMethod):
 
     def passes(self) -> tuple[float, float]:
         """1 forward; backward for the selected images."""
-        return (1, self._backward)
+        return (1, selected_images(self._selected) / len(self._selected))
 
 
 class EATA(ETA):

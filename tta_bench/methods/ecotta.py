@@ -82,12 +82,14 @@ class EcoTTA(TTAMethod):
     ) -> None:
         super().__init__(backbone, seed=seed)
         self.save_hyperparameters(ignore="backbone", logger=False)
-        self._selected = self._reached = math.nan  # share of the last batch's scores, and of its images
+        self._selected = math.nan  # share of the last batch's scores
+        self._confident_scores = torch.zeros(1, dtype=torch.bool)  # of the last batch, (B,) or (B, H, W)
         self._distance = torch.tensor(math.nan)  # for the log only
 
     def passes(self) -> tuple[float, float]:
         """2 forward (``single``: 1), and backward the share of the last batch that passed the margin."""
-        return (2 if self.hparams.mode == "two_phase" else 1, self._reached)
+        backward = selected_images(self._confident_scores) / len(self._confident_scores)
+        return (2 if self.hparams.mode == "two_phase" else 1, backward)
 
     def configure_adaptation(self) -> None:
         """Freeze the network and train its meta parts; a classifier's batch norm layers use the batch's statistics."""
@@ -141,7 +143,7 @@ class EcoTTA(TTAMethod):
         entropies = softmax_entropy(logits)
         confident = entropies < self.hparams.entropy_margin * math.log(logits.shape[1])
         chosen = entropies[confident]
-        self._selected, self._reached = len(chosen) / entropies.numel(), selected_images(confident) / len(logits)
+        self._selected, self._confident_scores = len(chosen) / entropies.numel(), confident
         return chosen
 
     def diagnostics(self) -> dict[str, float]:

@@ -74,7 +74,7 @@ class SAR(TTAMethod):
     ) -> None:
         super().__init__(backbone, seed=seed)
         self.save_hyperparameters(ignore="backbone", logger=False)
-        self._passes = (0.0, 0.0)
+        self._forward, self._selected = 0, (torch.zeros(1, dtype=torch.bool),) * 2  # of the last batch
         self._last = {"reliable": math.nan, "reliable_twice": math.nan, "recovered": math.nan}  # of the last batch
 
     def configure_adaptation(self) -> None:
@@ -95,7 +95,7 @@ class SAR(TTAMethod):
         reliable = entropy < margin
         first = entropy[reliable]
         if len(first) == 0 and self.hparams.none_reliable == "skip":
-            self._record(1, reliable, reliable, recovered=False)
+            self._record(1, reliable, reliable, 0, 0, recovered=False)
             return logits
         self._set_gradients(first)
         before = sam_ascend(self.adapted, self.hparams.rho)
@@ -112,7 +112,7 @@ class SAR(TTAMethod):
         recovered = bool((self.entropy_average < self.hparams.reset_threshold).any())
         if recovered:
             self._recover()
-        self._record(2, reliable, twice, recovered)
+        self._record(2, reliable, twice, len(first), len(second), recovered)
         return logits
 
     def _set_gradients(self, entropy: Tensor) -> None:
@@ -129,14 +129,14 @@ class SAR(TTAMethod):
         if self.hparams.average_after_recovery == "cleared":
             self.entropy_average = self.entropy_average[:0]
 
-    def _record(self, forward: int, reliable: Tensor, twice: Tensor, recovered: bool) -> None:
-        self._passes = (forward, (selected_images(reliable) + selected_images(twice)) / len(reliable))
-        counts = (float(reliable.sum()), float(twice.sum()), float(recovered))
+    def _record(self, forward: int, reliable: Tensor, twice: Tensor, once: int, again: int, recovered: bool) -> None:
+        self._forward, self._selected = forward, (reliable, twice)
+        counts = (float(once), float(again), float(recovered))
         self._last = dict(zip(self._last, counts, strict=True))
 
     def passes(self) -> tuple[float, float]:
         """2 forward; backward for the images selected in the first pass and for those selected in both."""
-        return self._passes
+        return (self._forward, sum(map(selected_images, self._selected)) / len(self._selected[0]))
 
     def diagnostics(self) -> dict[str, float]:
         """Images (or pixels) selected once and twice, whether the weights recovered, and what decides that."""

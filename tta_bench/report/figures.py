@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from tta_bench.report.corruptions import CORRUPTION_GROUPS, domain_groups
 from tta_bench.report.groups import Entry, Group
-from tta_bench.report.measures import COST, mean_measure
+from tta_bench.report.measures import COST, best_first, mean_measure
 from tta_bench.report.runs import MAX_POINTS, Run, StreamId
 from tta_bench.report.svg import (
     BOTTOM,
@@ -74,17 +74,6 @@ def looks_of(groups: Sequence[Group]) -> dict[Entry, Look]:
             colour = "base" if entry is group.baseline_entry else colours.get(entry, "other")
             found[entry] = Look(f"g{number}e{k}", colour)
     return found
-
-
-def best_first(group: Group) -> list[Entry]:
-    """Entries by mean error, or mean IoU; those that are not ranked come last."""
-    measure = mean_measure(group)
-
-    def key(entry: Entry) -> tuple[bool, float]:
-        score = entry.spread(measure.value)
-        return not group.is_ranked(entry), (-score.mean if measure.higher else score.mean) if score else float("inf")
-
-    return sorted(group.entries, key=key)
 
 
 def domain_colours(domains: Sequence[str]) -> dict[str, str]:

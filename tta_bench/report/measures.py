@@ -175,6 +175,17 @@ def column_measures(group: Group) -> list[Measure]:
     return round_measures(group) or domain_measures(group)
 
 
+def best_first(group: Group) -> list[Entry]:
+    """Entries by mean error, or mean IoU; those that are not ranked come last."""
+    measure = mean_measure(group)
+
+    def key(entry: Entry) -> tuple[bool, float]:
+        score = entry.spread(measure.value)
+        return not group.is_ranked(entry), (-score.mean if measure.higher else score.mean) if score else float("inf")
+
+    return sorted(group.entries, key=key)
+
+
 def has_collapsed(group: Group, entry: Entry) -> bool:
     """Whether the predictions have collapsed into few classes at the end of the stream.
 

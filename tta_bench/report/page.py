@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from tta_bench.report.figures import Look, best_first, cost_figure, looks_of, stream_figures
+from tta_bench.report.figures import Look, cost_figure, looks_of, stream_figures
 from tta_bench.report.groups import Entry, Group
 from tta_bench.report.intervals import spread
 from tta_bench.report.measures import (
     COST,
     Measure,
+    best_first,
     column_measures,
     domain_measures,
     extra_measures,

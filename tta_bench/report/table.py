@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
@@ -13,7 +12,7 @@ from rich.table import Table
 
 from tta_bench.report.groups import SOURCE, Entry, Group, Value, group_runs
 from tta_bench.report.intervals import Spread
-from tta_bench.report.measures import PIXEL_ERROR, Measure, column_measures, mean_measure
+from tta_bench.report.measures import PIXEL_ERROR, Measure, best_first, column_measures, mean_measure
 from tta_bench.report.runs import Result, Run
 
 UNKNOWN = "–"
@@ -93,7 +92,7 @@ def methods_across(group: Group) -> Table:
 
 
 def methods_down(group: Group) -> Table:
-    """A row per method, from the best mean on; those without one come last; no domains."""
+    """A row per method, from the best mean on; those that are not ranked come last; no domains."""
     table = _empty_table(group, "; domains: tta-bench report --output report.html")
     form = "{:.1f}" if _has_several(group) else "{:.0f}"
     costs = {"FP": "forward_per_sample", "BP": "backward_per_sample", "coreset": "coreset_size"}
@@ -101,13 +100,8 @@ def methods_down(group: Group) -> Table:
     for header in ("mean", "gain", *costs, "seconds"):
         table.add_column(header, justify="right", no_wrap=True)
     measure = mean_measure(group)
-    ranks, sign = measure.ranks(group), -1 if group.segments else 1
-
-    def place(entry: Entry) -> float:
-        found = entry.spread(measure.value)
-        return math.inf if found is None else sign * found.mean
-
-    for entry in sorted(group.entries, key=place):
+    ranks = measure.ranks(group)
+    for entry in best_first(group):
         gain = group.gain(entry)
         table.add_row(
             _name(entry),
