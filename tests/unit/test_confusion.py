@@ -167,3 +167,12 @@ def test_loggers_get_the_iou_so_far():
     assert logged["domain/fog_iou"] == logged["stream/running_iou"]
     assert "domain/snow_iou" not in logged
     assert logged["domain/fog"] == pytest.approx(100 * (0.1 + 1 / 3) / 3)
+
+
+def test_loggers_get_the_mean_over_the_rounds_so_far_of_the_domains_of_a_batch():
+    tally = IouTally(steps_per_round=2)
+    tally.add(0, {"fog": {(0, 0): 1}})  # 100 %
+    tally.add(1, {"snow": {(0, 1): 1}})
+    assert tally.logged(["fog"]) == {"stream/running_iou": 25.0, "domain/fog_iou": 100.0}
+    tally.add(2, {"fog": {(0, 0): 1, (0, 1): 1}})  # 50 % and 0 %
+    assert tally.logged(["fog"])["domain/fog_iou"] == (100 + 25) / 2
