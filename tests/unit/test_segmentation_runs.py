@@ -68,7 +68,7 @@ class TestRefusals:
             Run(compose_run(["dataset=streets_c", "model=shapes_vit", "dataset.num_images=1"]))
 
     def test_a_model_of_pixels_on_images(self, monkeypatch):
-        monkeypatch.setattr("tta_bench.engine.run.build", built({"model": Pixels}))
+        replace(monkeypatch, {"model": Pixels})
         with pytest.raises(
             ConfigError, match=r"^shapes_c has a class per image, and model=shapes_vit scores every pixel"
         ):
@@ -77,7 +77,7 @@ class TestRefusals:
     def test_a_model_of_other_classes(self, monkeypatch):
         network = Pixels()
         network.num_classes = 4
-        monkeypatch.setattr("tta_bench.engine.run.build", built({"model": lambda: network, "dataset": PixelDomains}))
+        replace(monkeypatch, {"model": lambda: network, "dataset": PixelDomains})
         with pytest.raises(
             ConfigError, match=r"^pixels has 3 classes \(road, sky, car\), but .* tells 4 apart: choose"
         ):
@@ -102,20 +102,21 @@ class TestRefusals:
         assert list(tmp_path.iterdir()) == []
 
 
-def built(instead):
-    """``build`` with some nodes' objects given; the others are made as always."""
+def replace(monkeypatch, instead):
+    """Give ``build`` some nodes' objects; the others are made as always."""
     from tta_bench.engine.config import build
 
     def make(node):
         kind = "model" if "load_model" in node._target_ else "dataset" if "domains" in node._target_ else "other"
         return instead[kind]() if kind in instead else build(node)
 
-    return make
+    for module in ("run", "source_model"):
+        monkeypatch.setattr(f"tta_bench.engine.{module}.build", make)
 
 
 @pytest.fixture
 def pixel_runs(monkeypatch):
-    monkeypatch.setattr("tta_bench.engine.run.build", built({"model": Pixels, "dataset": PixelDomains}))
+    replace(monkeypatch, {"model": Pixels, "dataset": PixelDomains})
 
 
 def test_a_bench_compares_by_iou_and_remembers_that_of_source(pixel_runs, tmp_path):

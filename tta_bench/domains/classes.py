@@ -8,6 +8,7 @@ from importlib import resources
 from pathlib import Path
 
 IMAGENET = "imagenet"
+IMAGENET_SUBSET = "imagenet_subset"
 
 
 @lru_cache(maxsize=1)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from tta_bench.domains.classes import label_map
+from tta_bench.domains.classes import IMAGENET, IMAGENET_SUBSET, label_map
 from tta_bench.domains.image_domains import ImageDomains, OnBadImage, from_files
 from tta_bench.domains.image_files import Crop, Interpolation, class_folders, files_of, find_images, some
 
@@ -28,9 +29,9 @@ def image_folder(
         domains: Names of the folders to show, in their usual order; None takes all but ``source_images``, by name.
         classes: What gives a class folder its label. None: the order of the names; every domain must then have the
             same classes. ``imagenet``: 0 to 999 by WordNet id, or by the folders ``0`` to ``999`` of ImageNet-V2; a
-            domain may have some of the classes only, as ImageNet-R and -A do, and the model still chooses among
-            all 1000. The path of a text file with a class name per line in the order of the labels: other folders
-            are ignored.
+            domain may have some of the classes only. ``imagenet_subset``: the same, and the model chooses among the
+            classes that some domain has, as is published for the 200 of ImageNet-R and -A; it is told which. The path
+            of a text file with a class name per line in the order of the labels: other folders are ignored.
         num_images: Use only so many images of each domain, spread evenly over the order of names; None uses all.
         image_size: Side of the square cut out of the centre; None keeps the images as they are (and needs
             ``resize=null``), they must then have one size.
@@ -49,8 +50,13 @@ def image_folder(
     top = Path(root).expanduser()
     source = None if source_images is None else Path(source_images).expanduser()
     folders = _domain_folders(top, domains, source)
-    given = None if classes is None else label_map(classes)
+    given = None if classes is None else label_map(IMAGENET if classes == IMAGENET_SUBSET else classes)
     found = {name: find_images(folder, given) for name, folder in folders.items()}
+    facts: dict[str, Any] = {}
+    if given is not None and classes == IMAGENET_SUBSET:
+        kept = sorted({given[name] for images in found.values() for name in images})
+        given = {name: kept.index(given[name]) for name in given if given[name] in kept}
+        facts = {"model_classes": kept}
     clean = None if source is None else find_images(source, given)
     labels = given or label_map(None, (name for images in [*found.values(), clean or {}] for name in images))
     if given is None:
@@ -62,7 +68,7 @@ def image_folder(
                 )
     files = {name: files_of(folders[name], images, labels, crop) for name, images in found.items()}
     cut = None if source is None or clean is None else files_of(source, clean, labels, crop)
-    facts = {"classes": len(set(labels.values())), **crop.describe()}
+    facts = {"classes": len(set(labels.values())), **facts, **crop.describe()}
     return from_files("image_folder", files, cut, facts, num_images, on_bad_image)
 
 

@@ -32,12 +32,12 @@ from tta_bench.callbacks import (
 from tta_bench.callbacks.monitor import peak_memory_bytes
 from tta_bench.data.datamodule import StreamDataModule, schedule_for
 from tta_bench.domains.corrupted import DomainSource
-from tta_bench.domains.segmentation import has_label_maps
 from tta_bench.engine.anchors import protocol_of
 from tta_bench.engine.config import Composed, ConfigError, build, plain, require
 from tta_bench.engine.forgetting import Forgetting
 from tta_bench.engine.resume import NOT_IDENTITY, code_sha256, find_finished, find_state, identity, locked
 from tta_bench.engine.source_cache import fit_or_load_source, source_file
+from tta_bench.engine.source_model import source_model
 from tta_bench.engine.wandb_log import close_wandb, open_wandb, segment, summarize_wandb
 from tta_bench.methods import METHODS
 from tta_bench.methods.base import TTAMethod
@@ -103,10 +103,8 @@ class Run:
         self.domains: DomainSource = domains or build(self.config.dataset)
         setting = plain(self.config.setting)
         self.schedule: Schedule = schedule_for(self.domains, setting.pop("kind"), seed=self.seed, **setting)
-        self.backbone: Backbone = build(self.config.model)
-        self._check_classes()
+        self.backbone = self._source_model()
         self.method: TTAMethod = build_method(self.config.method, self.backbone, self.seed)
-        self._check_resize()
         source = self.backbone.source_preprocess or self.backbone.preprocess
         self.data = StreamDataModule(
             self.domains,
@@ -123,41 +121,8 @@ class Run:
         names.append(f"seed{self.seed}-{self.config_hash()}")
         self.folder = Path(str(self.config.output)).expanduser().joinpath(*names)
 
-    def _check_classes(self) -> None:
-        model, data, known = f"model={self.choices['model']}", self.domains.name, self.backbone.num_classes
-        if has_label_maps(self.domains) != self.backbone.segments:
-            of = "image", "pixel"
-            raise ConfigError(
-                f"{data} has a class per {of[has_label_maps(self.domains)]}, and {model} scores every "
-                f"{of[self.backbone.segments]}: choose another model"
-            )
-        if has_label_maps(self.domains):
-            if len(self.domains.classes) != known:
-                raise ConfigError(
-                    f"{data} has {len(self.domains.classes)} classes ({', '.join(self.domains.classes)}), but {model} "
-                    f"tells {known} apart: choose a model of these classes"
-                )
-            return
-        largest = max(int(self.domains.labels(name).max()) for name in self.domains.domains)
-        if largest >= self.backbone.num_classes:
-            raise ConfigError(
-                f"the data has a label {largest}, but the model tells {self.backbone.num_classes} classes apart "
-                f"(0 to {self.backbone.num_classes - 1}): choose a model of these classes"
-            )
-
-    def _check_resize(self) -> None:
-        if self.backbone.preprocess.resize is None:
-            return
-        data = self.domains.describe()
-        resize = data.get("packed_from", data).get("resize")
-        if resize is not None:
-            raise ConfigError(
-                f"the data set (dataset.resize={resize}) and model.preprocess={self.backbone.preprocess.profile} would "
-                "both resize the images: take model.preprocess=native, which differs in nothing else"
-            )
-
     def _source_model(self) -> Backbone:
-        return build(self.config.model)
+        return source_model(self.config.model, self.choices["model"], self.domains)
 
     @property
     def title(self) -> str:

@@ -110,6 +110,7 @@ def _key(method: TTAMethod, data: StreamDataModule) -> str:
         "code": code_sha256(method),
         "settings": {name: method.hparams[name] for name in method.source_settings},
         "weights": backbone.weights_sha256,
+        "kept_classes": backbone.kept_classes,
         "dtype": str(backbone.dtype),
         "preprocess": (backbone.source_preprocess or backbone.preprocess).describe(),
         "image_size": data.image_size,

@@ -94,6 +94,7 @@ class Backbone(nn.Module):
         preprocess: What is done to images; the normalisation is the network's first operation, resizing comes before.
         source_preprocess: The same for the images that a method learns the source from; None if it is the same.
         weights_sha256: Hash of the source weights, filled in by ``load_model``.
+        kept_classes: Which of the weights' classes have scores, None if all have: see ``keep_classes``.
     """
 
     feature_dim: int
@@ -105,6 +106,7 @@ class Backbone(nn.Module):
     mask_dim: int = 0
     image_size: int | None = None
     weights_sha256: str = ""
+    kept_classes: tuple[int, ...] | None = None
 
     def __init__(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
         super().__init__()

@@ -9,6 +9,7 @@ from tta_bench.report.groups import Group
 from tta_bench.report.runs import Run
 from tta_bench.report.svg import shorten
 
+_LONG = 20  # values of a list that are all shown
 NAMES = ("dataset", "setting", "model")
 
 
@@ -60,7 +61,8 @@ def _pairs(values: dict[str, Any]) -> list[str]:
 
 def _plain(value: Any) -> str:
     if isinstance(value, list | tuple):
-        return ", ".join(map(_plain, value))
+        shown = [*value[:3], "...", f"{_plain(value[-1])} ({len(value)} in all)"] if len(value) > _LONG else value
+        return ", ".join(map(_plain, shown))
     if isinstance(value, dict):
         return ", ".join(_pairs(value))
     return f"{value:g}" if isinstance(value, float) else "none" if value is None else str(value)
