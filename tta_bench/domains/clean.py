@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -34,6 +35,29 @@ def digest(images: CleanImages, sample: int = 64) -> str:
     for index in np.unique(np.linspace(0, len(images) - 1, sample).astype(int)):
         sha.update(images[int(index)].tobytes())
     return sha.hexdigest()[:12]
+
+
+class Subset:
+    """Some of the images.
+
+    Args:
+        images: All of them.
+        rows: Numbers of those to take.
+    """
+
+    def __init__(self, images: CleanImages, rows: Sequence[int] | np.ndarray) -> None:
+        self.images, self.rows = images, np.asarray(rows, dtype=np.int64)
+        self.labels = images.labels[self.rows]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return self.images[int(self.rows[index])]
+
+    def describe(self) -> str:
+        """Of which they are some, and how many."""
+        return f"{len(self)} of {self.images.describe()}"
 
 
 class ArrayImages:

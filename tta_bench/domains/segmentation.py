@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from tta_bench.domains.clean import CleanImages
+from tta_bench.domains.clean import CleanImages, Subset
 from tta_bench.domains.corrupted import CorruptedImages, DomainSource
 from tta_bench.domains.image_domains import ImageDomains, check_num_images
 from tta_bench.domains.label_maps import LabelReader, read_pixels
@@ -25,6 +25,16 @@ class SegmentedImages(CleanImages, Protocol):
 
     def label_map(self, index: int) -> np.ndarray:
         """Classes (H, W) uint8, 255 where a pixel does not count; H and W may differ from those of the image."""
+
+
+class SegmentedSubset(Subset):
+    """Some of the images, with their label maps."""
+
+    images: SegmentedImages
+
+    def label_map(self, index: int) -> np.ndarray:
+        """Label map of image ``index``, as for ``SegmentedImages``."""
+        return self.images.label_map(int(self.rows[index]))
 
 
 class SegmentationSource(DomainSource, Protocol):

@@ -12,7 +12,7 @@ import torch
 
 from tta_bench.callbacks.monitor import peak_memory_bytes
 from tta_bench.data.datamodule import SourceBatches, StreamDataModule
-from tta_bench.domains.clean import CleanImages
+from tta_bench.domains.clean import Subset
 from tta_bench.domains.corrupted import DomainSource
 from tta_bench.methods.base import TTAMethod
 from tta_bench.models.backbone import Backbone
@@ -85,23 +85,6 @@ class Forgetting(L.Callback):
         }
 
     def _batches(self, data: StreamDataModule) -> SourceBatches:
-        sample = _Sample(data.domains.source_images(), self.images)
+        clean = data.domains.source_images()
+        sample = Subset(clean, np.random.default_rng(0).permutation(len(clean))[: self.images])
         return SourceBatches(sample, True, self.batch_size, data.seed, data.image_size, data.source_resize)
-
-
-class _Sample:
-    """So many of some images, drawn once and for all."""
-
-    def __init__(self, clean: CleanImages, size: int) -> None:
-        self.clean, self.rows = clean, np.random.default_rng(0).permutation(len(clean))[:size]
-        self.labels = clean.labels[self.rows]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        return self.clean[int(self.rows[index])]
-
-    def describe(self) -> str:
-        """Which they are."""
-        return f"{len(self)} of {self.clean.describe()}"

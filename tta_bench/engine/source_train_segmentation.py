@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 from tta_bench.domains.corrupted import DomainSource
-from tta_bench.domains.segmentation import SegmentedImages, has_label_maps
+from tta_bench.domains.segmentation import SegmentedImages, SegmentedSubset, has_label_maps
 from tta_bench.domains.street_scenes import CLASSES
 from tta_bench.domains.streets import StreetScenes
 from tta_bench.engine.config import build, compose_stream, require
@@ -250,29 +250,10 @@ def train_on_source_domain(
     learned = [i for i in range(len(images)) if i not in held_out]
     options = f"--output {output.name} --seed {seed} --epochs {epochs} --lr {lr} --batch-size {batch_size}"
     train_segformer(
-        _Some(images, learned), _Some(images, held_out), domains.classes, output,
+        SegmentedSubset(images, learned), SegmentedSubset(images, held_out), domains.classes, output,
         command=f"tta-bench source train {' '.join(words)} {options}", seed=seed, epochs=epochs, lr=lr,
         batch_size=batch_size, console=console,
     )  # fmt: skip
-
-
-class _Some:
-    """Some of the images."""
-
-    def __init__(self, images: SegmentedImages, rows: Sequence[int]) -> None:
-        self.images, self.rows, self.labels = images, rows, images.labels[list(rows)]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        return self.images[self.rows[index]]
-
-    def label_map(self, index: int) -> np.ndarray:
-        return self.images.label_map(self.rows[index])
-
-    def describe(self) -> str:
-        return f"{len(self)} of {self.images.describe()}"
 
 
 class _Drawn:
