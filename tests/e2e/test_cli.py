@@ -316,6 +316,16 @@ class TestAFailingMethod:
         assert (done.exit_code, results(tmp_path)) == (2, {})
         assert "error: this method cannot be built" in done.output
 
+    @pytest.mark.parametrize("wanted", [4001, 100_000])
+    def test_that_wants_more_source_images_than_there_are_is_refused_before_anything_runs(self, tmp_path, wanted):
+        words = [*SMALL, "methods=[source,eata]", f"eata.num_source={wanted}"]
+        done = invoke("bench", *words, home=tmp_path)
+        assert (done.exit_code, results(tmp_path)) == (2, {})
+        assert (
+            f"eata wants {wanted} images of the source domain and shapes_c has 4000: lower num_source of eata"
+            in done.output
+        )
+
     def test_that_never_got_ready_says_why_and_not_what_broke_afterwards(self, tmp_path):
         done = invoke("run", *SMALL, "method=ownmethods.Unready", home=tmp_path)
         assert done.exit_code == 1

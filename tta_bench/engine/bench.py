@@ -19,6 +19,7 @@ from tta_bench.domains.corrupted import DomainSource
 from tta_bench.engine.config import ConfigError, compose_run, dataset_of, options, plain, read_word
 from tta_bench.engine.nodes import SEGMENTATION, register_all
 from tta_bench.engine.run import Run, build_method
+from tta_bench.engine.source_cache import check_source
 from tta_bench.engine.wandb_compare import compare_bench
 from tta_bench.methods import METHODS
 from tta_bench.ranks import is_launched
@@ -139,7 +140,8 @@ def bench(words: Sequence[str], console: Console) -> list[dict[str, Any]]:
         run = Run(job, opened.get(key))
         if not results:  # what makes a later method impossible is said before hours are spent on the earlier ones
             for other in jobs:
-                build_method(other.config.method, run.backbone, seed=0)
+                method = build_method(other.config.method, run.backbone, seed=0)
+                check_source(other.choices["method"], method, run.domains)
         opened[key] = run.domains
         results.append(execute(run, console))
         if results[-1]["status"] == "failed":

@@ -30,7 +30,6 @@ from tta_bench.engine.downloads import PUBLIC, md5_of
 from tta_bench.engine.memory import estimate_memory
 from tta_bench.engine.run import Run
 from tta_bench.engine.wandb_log import server, wandb_mode
-from tta_bench.types import SourceNeed
 
 State = Literal["ok", "note", "problem"]
 COLORS = {"ok": "green", "note": "yellow", "problem": "bold red"}
@@ -264,8 +263,6 @@ def _error(name: str, counts: dict[str, Count], guess: float, state: State) -> C
 def _method(job: Composed, domains: DomainSource) -> Iterator[Check]:
     """Whether a method can run here, and about what memory it takes."""
     name, run = job.choices["method"], Run(job, domains)
-    if run.method.source_need is not SourceNeed.NOTHING:
-        domains.source_images()  # says what to do if there are none
     image = _prepared(run, [domains.load(domains.domains[0], 0)])
     batch_size = int(job.config.setting.get("batch_size", 1))
     needed = estimate_memory(run.method, image, batch_size)

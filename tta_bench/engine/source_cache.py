@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from tta_bench.data.datamodule import SourceBatches, StreamDataModule
 from tta_bench.domains.clean import CleanImages, digest
+from tta_bench.domains.corrupted import DomainSource
 from tta_bench.domains.segmentation import SegmentedImages, label_digest
 from tta_bench.engine.resume import code_sha256
 from tta_bench.methods.base import TTAMethod
@@ -45,7 +46,7 @@ def fit_or_load_source(
         console.print(f"{title} ...", style="dim")
         method.to(trainer.strategy.root_device)
         loader = data.source_dataloader(method.source_need)
-        method.fit_source(_Watched(loader, title, console))
+        method.fit_source(_Watched(loader, title, console, method.hparams.get("warmup_steps")))
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_suffix(f".{os.getpid()}.tmp")
         save_file({k: v.detach().cpu().contiguous() for k, v in method.source_state().items()}, draft)
@@ -58,36 +59,64 @@ def fit_or_load_source(
     }
 
 
+def check_source(name: str, method: TTAMethod, domains: DomainSource) -> None:
+    """Say before anything runs that a data set has too few images of the source domain.
+
+    Args:
+        name: What the method is called in the configuration.
+        method: It says how many it needs.
+        domains: The data set.
+
+    Raises:
+        ValueError: If there are none, or too few.
+    """
+    if not (wanted := method.least_source_images()):
+        return
+    available = len(domains.source_images())
+    if available < wanted:
+        raise ValueError(
+            f"{name} wants {wanted} images of the source domain and {domains.name} has {available}: "
+            f"lower num_source of {name}"
+        )
+
+
 def source_file(method: TTAMethod, data: StreamDataModule, cache: Path) -> Path:
     """Where the source state of a method is kept."""
     return cache.expanduser() / "source" / f"{_key(method, data)}.safetensors"
 
 
 class _Watched:
-    """Batches of the source with a progress bar over all passes; without a terminal, a line now and then."""
+    """Batches of the source with a progress bar over all passes; without a terminal, a line now and then.
 
-    def __init__(self, loader: SourceBatches, title: str, console: Console, every: float = 30.0) -> None:
-        self.loader, self.title, self.console, self.every = loader, title, console, every
-        self.batches = 0
+    Args:
+        loader: The batches.
+        title: What is going on.
+        console: Where the progress is shown.
+        total: How many batches there will be over all passes, if it is known.
+        every: Seconds between two lines.
+    """
+
+    def __init__(
+        self, loader: SourceBatches, title: str, console: Console, total: int | None = None, every: float = 30.0
+    ) -> None:
+        self.loader, self.title, self.console, self.total, self.every = loader, title, console, total, every
+        self.batches, self.printed = 0, time.monotonic()
 
     def __len__(self) -> int:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
-        printed = time.monotonic()
         columns = (TextColumn("{task.description}"), BarColumn(bar_width=12), MofNCompleteColumn())
         with Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal) as bar:
-            task = bar.add_task(self._note(), total=len(self.loader))
+            total = self.total or self.batches + len(self.loader)
+            task = bar.add_task(self.title, total=total, completed=self.batches)
             for batch in self.loader:
                 yield batch
                 self.batches += 1
-                bar.update(task, advance=1, description=self._note())
-                if not self.console.is_terminal and time.monotonic() - printed > self.every:
-                    printed = time.monotonic()
-                    self.console.print(self._note())
-
-    def _note(self) -> str:
-        return f"{self.title}: batch {self.batches}"
+                bar.update(task, advance=1)
+                if not self.console.is_terminal and time.monotonic() - self.printed > self.every:
+                    self.printed = time.monotonic()
+                    self.console.print(f"{self.title}: batch {self.batches} of {total}")
 
 
 def _load(method: TTAMethod, path: Path) -> bool:

@@ -83,6 +83,10 @@ class TTAMethod(L.LightningModule, ABC):
         """
         raise TypeError(f"{type(self).__name__} needs nothing of the source domain")
 
+    def least_source_images(self) -> int:
+        """How many images of the source domain the method cannot do without; asked before anything runs."""
+        return int(self.source_need is not SourceNeed.NOTHING)
+
     def diagnostics(self) -> dict[str, float]:
         """Numbers to log after each batch; always the same keys, e.g. ``{"coreset_size": 4.0}``."""
         return {}

@@ -145,6 +145,10 @@ class DPCore(TTAMethod):
         """AdamW over the prompt, with its default weight decay."""
         return AdamW(self.space.trainable, lr=self.hparams.lr)
 
+    def least_source_images(self) -> int:
+        """All that are wanted."""
+        return int(self.hparams.num_source)
+
     @torch.no_grad()
     def measure_source(self, loader: Iterable[Tensor]) -> None:
         """Measure the source statistics, without prompt.

@@ -181,6 +181,10 @@ class EATA(ETA):
         self.add_state("fisher", torch.zeros_like(parameters_to_vector(self.adapted)), source=True)
 
     @torch.enable_grad()
+    def least_source_images(self) -> int:
+        """All that are wanted."""
+        return int(self.hparams.num_source)
+
     def measure_source(self, loader: Iterable[Tensor]) -> None:
         """Measure the Fisher information of the adapted parameters, with predicted classes as labels.
 

@@ -103,6 +103,10 @@ class FOA(TTAMethod):
         for name in ("source_mean", "source_std", "source_feature"):
             self.add_state(name, empty, source=True)
 
+    def least_source_images(self) -> int:
+        """All that are wanted."""
+        return int(self.hparams.num_source)
+
     @torch.no_grad()
     def measure_source(self, loader: Iterable[Tensor]) -> None:
         """Measure the statistics of all layers, without prompt.
