@@ -316,15 +316,13 @@ class TestAFailingMethod:
         assert (done.exit_code, results(tmp_path)) == (2, {})
         assert "error: this method cannot be built" in done.output
 
-    @pytest.mark.parametrize("wanted", [4001, 100_000])
-    def test_that_wants_more_source_images_than_there_are_is_refused_before_anything_runs(self, tmp_path, wanted):
-        words = [*SMALL, "methods=[source,eata]", f"eata.num_source={wanted}"]
-        done = invoke("bench", *words, home=tmp_path)
-        assert (done.exit_code, results(tmp_path)) == (2, {})
-        assert (
-            f"eata wants {wanted} images of the source domain and shapes_c has 4000: lower num_source of eata"
-            in done.output
-        )
+    def test_that_wants_more_source_images_than_there_are_is_told_of_at_once(self, tmp_path):
+        done = invoke("bench", *SMALL, "methods=[source,eata]", "eata.num_source=4001", home=tmp_path)
+        reason = "EATA wants 4001 images of the source domain and shapes_c has 4000: lower num_source"
+        assert done.output.index(f"eata will fail: {reason}") < done.output.index("eata seed 0 failed")
+        assert done.exit_code == 1
+        assert {name: r["status"] for name, r in results(tmp_path).items()} == {"source": "done", "eata": "failed"}
+        assert results(tmp_path)["eata"]["error"] == f"ValueError: {reason}"
 
     def test_that_never_got_ready_says_why_and_not_what_broke_afterwards(self, tmp_path):
         done = invoke("run", *SMALL, "method=ownmethods.Unready", home=tmp_path)
@@ -419,6 +417,8 @@ def test_missing_source_images_stop_only_who_needs_them(tmp_path):
     found = results(tmp_path / "home")
     assert {name: r["status"] for name, r in found.items()} == {"source": "done", "dpcore": "failed", "tent": "done"}
     assert "set dataset.source_images" in found["dpcore"]["error"]
+    assert "dpcore will fail: this method needs source images, and corrupted has none" in done.output
+    assert "tent will fail" not in done.output
 
 
 @pytest.mark.parametrize("what", ["methods", "settings", "datasets", "models"])

@@ -139,12 +139,6 @@ class TestARun:
         assert file() not in {fewer, file("dataset.classes=imagenet")}
         assert file() == file()
 
-    @pytest.mark.parametrize("method", ["dpcore", "dpcore_b", "foa", "eata", "vida"])
-    def test_a_method_that_needs_the_source_is_refused_where_there_is_none(self, words, method):
-        words = [w for w in words if not w.startswith("dataset.source_images")]
-        with pytest.raises(ValueError, match=r"needs source images, .* has none: set dataset\.source_images"):
-            self.run(*words, "dataset.domains=[r,a]", f"method={method}")
-
     def test_a_model_of_fewer_classes_is_refused(self, words):
         others = [w for w in words if not w.startswith("model")]
         with pytest.raises(ConfigError, match=r"the data has a label 999, but the model tells 10 classes apart"):

@@ -29,6 +29,7 @@ from tta_bench.engine.config import Composed, build, compose_run, require
 from tta_bench.engine.downloads import PUBLIC, md5_of
 from tta_bench.engine.memory import estimate_memory
 from tta_bench.engine.run import Run
+from tta_bench.engine.source_cache import check_source
 from tta_bench.engine.wandb_log import server, wandb_mode
 
 State = Literal["ok", "note", "problem"]
@@ -263,6 +264,7 @@ def _error(name: str, counts: dict[str, Count], guess: float, state: State) -> C
 def _method(job: Composed, domains: DomainSource) -> Iterator[Check]:
     """Whether a method can run here, and about what memory it takes."""
     name, run = job.choices["method"], Run(job, domains)
+    check_source(run.method, domains)
     image = _prepared(run, [domains.load(domains.domains[0], 0)])
     batch_size = int(job.config.setting.get("batch_size", 1))
     needed = estimate_memory(run.method, image, batch_size)

@@ -36,7 +36,7 @@ from tta_bench.engine.anchors import protocol_of
 from tta_bench.engine.config import Composed, ConfigError, build, plain, require
 from tta_bench.engine.forgetting import Forgetting
 from tta_bench.engine.resume import NOT_IDENTITY, code_sha256, find_finished, find_state, identity, locked
-from tta_bench.engine.source_cache import check_source, fit_or_load_source, source_file
+from tta_bench.engine.source_cache import fit_or_load_source, source_file
 from tta_bench.engine.source_model import source_model
 from tta_bench.engine.wandb_log import close_wandb, open_wandb, segment, summarize_wandb
 from tta_bench.methods import METHODS
@@ -105,7 +105,6 @@ class Run:
         self.schedule: Schedule = schedule_for(self.domains, setting.pop("kind"), seed=self.seed, **setting)
         self.backbone = self._source_model()
         self.method: TTAMethod = build_method(self.config.method, self.backbone, self.seed)
-        check_source(self.choices["method"], self.method, self.domains)
         source = self.backbone.source_preprocess or self.backbone.preprocess
         self.data = StreamDataModule(
             self.domains,

@@ -33,10 +33,14 @@ def fit_or_load_source(
     Returns:
         ``source_seconds``, ``source_cached`` and the images that went forward and backward (``source_forward_samples``,
         ``source_backward_samples``) for the result; the stream's costs do not include them.
+
+    Raises:
+        ValueError: If there are too few source images.
     """
     facts = {"source_seconds": 0.0, "source_cached": False, "source_forward_samples": 0, "source_backward_samples": 0}
     if method.source_need is SourceNeed.NOTHING:
         return facts
+    check_source(method, data.domains)
     started, meter = time.perf_counter(), method.backbone.meter
     method.configure_model()
     path = source_file(method, data, cache)
@@ -59,24 +63,18 @@ def fit_or_load_source(
     }
 
 
-def check_source(name: str, method: TTAMethod, domains: DomainSource) -> None:
-    """Say before anything runs that a data set has too few images of the source domain.
-
-    Args:
-        name: What the method is called in the configuration.
-        method: It says how many it needs.
-        domains: The data set.
+def check_source(method: TTAMethod, domains: DomainSource) -> None:
+    """Say early that a data set has too few images of the source domain.
 
     Raises:
-        ValueError: If there are none, or too few.
+        ValueError: If there are none, or fewer than the method cannot do without.
     """
     if not (wanted := method.least_source_images()):
         return
-    available = len(domains.source_images())
-    if available < wanted:
+    if (available := len(domains.source_images())) < wanted:
         raise ValueError(
-            f"{name} wants {wanted} images of the source domain and {domains.name} has {available}: "
-            f"lower num_source of {name}"
+            f"{type(method).__name__} wants {wanted} images of the source domain and {domains.name} has {available}: "
+            "lower num_source"
         )
 
 
