@@ -114,6 +114,12 @@ def test_fisher_information_is_the_mean_over_batches_of_squared_mean_gradients()
     assert all(p.grad is None for p in method.parameters())
 
 
+def test_fisher_information_is_measured_where_a_stream_has_gradients_off():
+    with torch.no_grad():
+        method = ready(lambda: EATA(toy_backbone(), num_source=16))
+    assert method.fisher.max() > 0
+
+
 def test_fisher_information_outlives_a_reset():
     method = ready(lambda: EATA(toy_backbone(), num_source=16))
     before = method.fisher.clone()

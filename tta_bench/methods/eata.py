@@ -180,7 +180,6 @@ class EATA(ETA):
         super().configure_adaptation()
         self.add_state("fisher", torch.zeros_like(parameters_to_vector(self.adapted)), source=True)
 
-    @torch.enable_grad()
     def least_source_images(self) -> int:
         """All that are wanted."""
         return int(self.hparams.num_source)
