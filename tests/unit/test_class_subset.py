@@ -87,6 +87,11 @@ def test_labels_are_positions_among_the_classes_that_some_domain_has(root):
     assert "model_classes" not in opened(root, classes="imagenet").describe()
 
 
+def test_a_misspelt_word_names_the_right_ones(root):
+    with pytest.raises(FileNotFoundError, match=r"imagenet_subst: .* is imagenet, .* also imagenet_subset,"):
+        opened(root, classes="imagenet_subst")
+
+
 class TestARun:
     @pytest.fixture
     def words(self, root, tmp_path):

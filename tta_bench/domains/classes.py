@@ -38,6 +38,11 @@ def label_map(classes: str | None, found: Iterable[str] = ()) -> dict[str, int]:
     if classes == IMAGENET:
         wnids = imagenet_classes()
         return {wnid: i for i, wnid in enumerate(wnids)} | {str(i): i for i in range(len(wnids))}
+    if classes is not None and not Path(classes).expanduser().exists():
+        raise FileNotFoundError(
+            f"there is no list at {classes}: see dataset.classes, which is {IMAGENET}, with dataset=image_folder also "
+            f"{IMAGENET_SUBSET}, or the path of a list"
+        )
     names = sorted(set(found)) if classes is None else read_list(classes, "dataset.classes")
     return {name: i for i, name in enumerate(names)}
 
