@@ -51,10 +51,11 @@ test-all: $(STAMP) ## Run the tests and the slow ones
 
 seg: $(VENV)/.seg ## Install what segmentation needs (bench and reproduce do when DATASET is such a data set)
 
-lint: $(STAMP) ## Check style and types: ruff, mypy
+lint: $(STAMP) ## Check style, types and who imports whom: ruff, mypy, import-linter
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports
 
 docs: $(STAMP) ## Write docs/methods.md from the classes (about a minute)
 	@$(BIN)/tta-bench list methods --markdown > docs/methods.md

@@ -15,7 +15,7 @@ _HOMES = {
     "PredictionTiming": "tta_bench.types",
     "SourceNeed": "tta_bench.types",
     "create_method": "tta_bench.create",
-    "load_model": "tta_bench.models.loading",
+    "load_model": "tta_bench.models.loading.load_model",
     "make_stream": "tta_bench.streams",
 }
 _PACKAGES = ("callbacks", "data", "functional", "methods", "models", "streams", "testing")
@@ -32,7 +32,7 @@ __all__ = [
 if TYPE_CHECKING:
     from tta_bench.create import create_method
     from tta_bench.methods.base import TTAMethod
-    from tta_bench.models.loading import load_model
+    from tta_bench.models.loading.load_model import load_model
     from tta_bench.streams import make_stream
     from tta_bench.types import PredictionTiming, SourceNeed
 

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from tta_bench.methods import METHODS, TTAMethod
-from tta_bench.models.backbone import Backbone
+from tta_bench.models.backbones.base import Backbone
 
 
 def create_method(name: str, backbone: Backbone, **settings: Any) -> TTAMethod:

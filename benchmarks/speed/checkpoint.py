@@ -22,10 +22,10 @@ import torch
 
 from tta_bench.callbacks import AdaptationMonitor, StateFiles, StreamCheckpoint
 from tta_bench.data.datamodule import StreamDataModule, schedule_for
-from tta_bench.domains.corrupted import shapes_c
+from tta_bench.datasets.classification.shapes_c import shapes_c
 from tta_bench.methods import METHODS, Tent
-from tta_bench.models import shapes_vit  # noqa: F401  (makes the name known to timm)
-from tta_bench.models.vit import ViTBackbone
+from tta_bench.models.backbones.vit import ViTBackbone
+from tta_bench.models.zoo import shapes_vit  # noqa: F401  (makes the name known to timm)
 
 
 class AllParameters(Tent):

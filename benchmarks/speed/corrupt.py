@@ -21,9 +21,9 @@ import numpy as np
 from PIL import Image
 from rich.console import Console
 
-from tta_bench.domains.corrupted_files import use_one_thread
-from tta_bench.domains.corruptions import CORRUPTIONS, corrupt
-from tta_bench.engine.corrupt import Recipe, corrupt_files
+from tta_bench.datasets.corruptions import CORRUPTIONS, corrupt
+from tta_bench.datasets.files.corrupted_copies import use_one_thread
+from tta_bench.prepare.corrupt import CorruptionRecipe, corrupt_files
 
 SIDES = {"imagenet": 224, "tiny": 64, "cifar": 32}
 
@@ -68,7 +68,7 @@ def main() -> None:
         np.savez(file, images=images, labels=np.zeros(len(images), np.int64))
         print("\nthe command, 15 corruptions at 5 severities, files written:")
         started = time.perf_counter()
-        corrupt_files(Recipe(str(file), f"{folder}/out", args.family), Console(quiet=True), args.processes)
+        corrupt_files(CorruptionRecipe(str(file), f"{folder}/out", args.family), Console(quiet=True), args.processes)
         print(f"{15 * 5 * len(images) / (time.perf_counter() - started):.0f} images per second")
 
 

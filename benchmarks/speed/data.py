@@ -21,12 +21,12 @@ from PIL import Image
 from rich.console import Console
 
 from tta_bench.data.datamodule import StreamDataModule, schedule_for
-from tta_bench.domains.cifar_c import cifar10_c
-from tta_bench.domains.corrupted import DomainSource
-from tta_bench.domains.image_folder import image_folder
-from tta_bench.domains.packed import packed
-from tta_bench.domains.shapes import label, render
-from tta_bench.engine.pack import pack
+from tta_bench.datasets.base import DomainDataset
+from tta_bench.datasets.classification.cifar_c import cifar10_c
+from tta_bench.datasets.classification.image_folder import image_folder
+from tta_bench.datasets.classification.packed import packed
+from tta_bench.datasets.procedural.shapes import label, render
+from tta_bench.prepare.pack import pack
 
 
 def write_jpegs(root: Path, images: int) -> Path:
@@ -46,7 +46,7 @@ def write_cifar(root: Path) -> Path:
     return root
 
 
-def measure(name: str, domains: DomainSource, workers: int, batch_size: int) -> None:
+def measure(name: str, domains: DomainDataset, workers: int, batch_size: int) -> None:
     module = StreamDataModule(domains, schedule_for(domains, "csc", batch_size=batch_size), num_workers=workers)
     batches = iter(module.test_dataloader())
     next(batches)  # the loader's start is not part of its speed

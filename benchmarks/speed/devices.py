@@ -19,7 +19,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from tta_bench.methods import METHODS
-from tta_bench.models.vit import ViTBackbone
+from tta_bench.models.backbones.vit import ViTBackbone
 
 
 def measure(rank: int, ranks: int, port: int, args: argparse.Namespace) -> None:

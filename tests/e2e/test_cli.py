@@ -19,11 +19,11 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
-from tta_bench.cli import app
-from tta_bench.engine.config import compose_run, plain
-from tta_bench.engine.show import make_schedule
-from tta_bench.models import loading
-from tta_bench.records import COLUMNS
+from tta_bench.cli.app import app
+from tta_bench.cli.show import make_schedule
+from tta_bench.config.compose import compose_run, plain
+from tta_bench.models.loading import load_model as loading
+from tta_bench.results.run_folder import COLUMNS
 from tta_bench.streams import Schedule
 
 SMALL = ["dataset.num_images=20", "dataset.domains=[gaussian_noise,fog]", "setting.batch_size=8", "trainer=cpu"]
@@ -304,7 +304,7 @@ class TestAFailingMethod:
     def test_frees_the_terminal_for_the_next_run(self, tmp_path, monkeypatch):
         from rich.console import Console
 
-        from tta_bench.engine.bench import bench
+        from tta_bench.experiments.bench import bench
 
         with (tmp_path / "terminal").open("w") as file:
             console = Console(file=file, force_terminal=True, width=80)
@@ -423,7 +423,7 @@ def test_missing_source_images_stop_only_who_needs_them(tmp_path):
 
 @pytest.mark.parametrize("what", ["methods", "settings", "datasets", "models"])
 def test_list_shows_every_option(what):
-    from tta_bench.engine.config import options
+    from tta_bench.config.compose import options
 
     done = CliRunner(env={"COLUMNS": "250"}).invoke(app, ["list", what])
     assert done.exit_code == 0, done.output

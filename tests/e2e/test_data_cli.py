@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from tta_bench.cli import app
-from tta_bench.domains.packed import packed
-from tta_bench.domains.shapes import label, render
+from tta_bench.cli.app import app
+from tta_bench.datasets.classification.packed import packed
+from tta_bench.datasets.procedural.shapes import label, render
 
 
 def typed(*words):
@@ -55,7 +55,7 @@ def test_a_mistake_is_one_sentence_and_status_2(words, message, tmp_path, monkey
 def test_download_goes_to_a_folder_called_data_unless_told_otherwise(monkeypatch, tmp_path):
     calls = []
     monkeypatch.setattr(
-        "tta_bench.engine.downloads.download", lambda name, folder, console: calls.append((name, folder))
+        "tta_bench.prepare.download.download", lambda name, folder, console: calls.append((name, folder))
     )
     for words in (["cifar10_c"], ["cifar10_c", "--folder", tmp_path]):
         assert typed("download", *words).exit_code == 0

@@ -11,10 +11,10 @@ from PIL import Image
 from rich.console import Console
 from typer.testing import CliRunner
 
-from tta_bench.cli import app
-from tta_bench.domains.image_folder import image_folder
-from tta_bench.domains.shapes import label, render
-from tta_bench.engine.pack import pack
+from tta_bench.cli.app import app
+from tta_bench.datasets.classification.image_folder import image_folder
+from tta_bench.datasets.procedural.shapes import label, render
+from tta_bench.prepare.pack import pack
 
 WORDS = ["run", "setting=csc", "setting.batch_size=8", "trainer=cpu", "logger=off"]
 

@@ -12,13 +12,14 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from tta_bench.cli import app
-from tta_bench.domains.corrupted import shapes_c
-from tta_bench.domains.shapes import label, render
-from tta_bench.engine import anchors, doctor
-from tta_bench.engine.anchors import Anchor
-from tta_bench.engine.downloads import Archive
-from tta_bench.models.loading import load_model
+from tta_bench.cli.app import app
+from tta_bench.datasets.classification.shapes_c import shapes_c
+from tta_bench.datasets.procedural.shapes import label, render
+from tta_bench.experiments import doctor
+from tta_bench.experiments import known_protocols as anchors
+from tta_bench.experiments.known_protocols import Anchor
+from tta_bench.models.loading.load_model import load_model
+from tta_bench.prepare.download import Archive
 
 SMALL = ["dataset.num_images=40", "dataset.domains=[gaussian_noise,fog]", "logger=off"]
 

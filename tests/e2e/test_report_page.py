@@ -9,9 +9,9 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from tests.e2e import browser
-from tests.unit.report_runs import HOSTILE, result, write_run
-from tta_bench.cli import app
+from tests.helpers import browser
+from tests.helpers.report_runs import HOSTILE, result, write_run
+from tta_bench.cli.app import app
 
 STREAM = ["fog"] * 6 + ["snow"] * 6 + ["fog"] * 6
 WRONG = {"source": 3, "tent": 2, "dpcore": 1, "a_method_with_a_rather_long_name_of_its_own_and_more": 4}

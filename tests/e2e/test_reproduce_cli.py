@@ -10,8 +10,8 @@ from omegaconf import OmegaConf
 from typer.testing import CliRunner
 
 from tests.e2e.test_cli import invoke
-from tta_bench.cli import app
-from tta_bench.engine.paper import table_names
+from tta_bench.cli.app import app
+from tta_bench.paper.tables import table_names
 
 SMALL = (
     "dataset=shapes_c", "dataset.num_images=12", "dataset.domains=[gaussian_noise,fog]", "setting.batch_size=6",

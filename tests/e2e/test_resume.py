@@ -25,15 +25,17 @@ from typer.testing import CliRunner
 
 from tta_bench.callbacks import StateFiles
 from tta_bench.callbacks.checkpoint import Resumed
-from tta_bench.cli import app
-from tta_bench.engine import run as run_module
-from tta_bench.engine.bench import bench
-from tta_bench.engine.config import ConfigError, compose_run
-from tta_bench.engine.run import Run
-from tta_bench.engine.wandb_log import open_wandb
+from tta_bench.cli.app import app
+from tta_bench.config.compose import compose_run
+from tta_bench.config.words import ConfigError
+from tta_bench.experiments import run as run_module
+from tta_bench.experiments.bench import bench
+from tta_bench.experiments.run import Run
+from tta_bench.files import WriteError
+from tta_bench.loggers.wandb_run import open_wandb
 from tta_bench.methods.base import TTAMethod
-from tta_bench.models import loading
-from tta_bench.records import RowWriter, WriteError
+from tta_bench.models.loading import load_model as loading
+from tta_bench.results.run_folder import RowWriter
 
 SMALL = [
     "dataset.num_images=20", "dataset.domains=[gaussian_noise,fog]", "setting.batch_size=4", "trainer=cpu",
@@ -412,7 +414,8 @@ class TestTheDisk:
     def test_full_for_everything_is_one_sentence(self, own_method, tmp_path):
         """No file of the process may grow beyond 900 bytes: rows stop in mid-stream and so does the result."""
         code = (
-            "import resource; from tta_bench.cli import app; import tta_bench.engine.run as r; write = r.write_json\n"
+            "import resource; from tta_bench.cli import app; import tta_bench.experiments.run as r\n"
+            "write = r.write_json\n"
             "def first(*a): write(*a); resource.setrlimit(resource.RLIMIT_FSIZE, (900, 900))\n"
             "r.write_json = first\n"
             f"app({['run', *SMALL, 'logger=off', own_method, 'checkpoint_every=null', f'output={tmp_path}/runs']!r})"
@@ -436,7 +439,7 @@ class TestTheDisk:
 class TestWandb:
     def test_an_offline_run_goes_on_in_a_new_one_that_names_the_earlier(self, own_method, tmp_path):
         pytest.importorskip("wandb.proto.wandb_internal_pb2")
-        from tests.e2e.wandb_files import items, whole_records
+        from tests.helpers.wandb_files import items, whole_records
 
         words = [own_method, "logger=wandb", "logger.mode=offline"]
         assert in_a_child(stop(signal.SIGTERM), tmp_path, *words) == 143

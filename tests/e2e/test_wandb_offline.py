@@ -10,14 +10,14 @@ import zipfile
 import pytest
 from typer.testing import CliRunner
 
-from tests.e2e.wandb_files import Logged, OfflineRun
-from tta_bench.cli import app
-from tta_bench.engine.run import PACKAGES
-from tta_bench.engine.wandb_names import config_of
-from tta_bench.records import read_results
+from tests.helpers.wandb_files import Logged, OfflineRun
+from tta_bench.cli.app import app
+from tta_bench.experiments.run import PACKAGES
+from tta_bench.loggers.wandb_names import config_of
 from tta_bench.report.groups import group_runs
 from tta_bench.report.measures import best_first
-from tta_bench.report.runs import FILES, Run
+from tta_bench.report.runs import FILES, RunRecord
+from tta_bench.results.run_folder import read_results
 
 WORDS = [
     "methods=[source,dpcore]", "dpcore.num_source=64", "dpcore.steps_new=2", "dataset.num_images=20",
@@ -121,7 +121,7 @@ class TestARun:
 
 
 def group_of(home):
-    (group,) = group_runs(map(Run, read_results([home / "runs"])))
+    (group,) = group_runs(map(RunRecord, read_results([home / "runs"])))
     return group
 
 
@@ -212,7 +212,7 @@ def test_a_comparison_that_fails_does_not_fail_the_bench(tmp_path, monkeypatch):
     def fail(*_):
         raise RuntimeError("the server is on fire")
 
-    monkeypatch.setattr("tta_bench.engine.wandb_compare.comparison", fail)
+    monkeypatch.setattr("tta_bench.loggers.wandb_compare.comparison", fail)
     words = ["methods=[source]", *WORDS[3:], f"output={tmp_path}/runs", "logger.mode=offline"]
     done = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["bench", *words])
     assert done.exit_code == 0

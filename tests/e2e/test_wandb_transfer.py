@@ -12,14 +12,14 @@ from unittest.mock import MagicMock
 import pytest
 from typer.testing import CliRunner
 
-from tests.e2e.wandb_files import OfflineRun, whole_records
-from tests.unit.report_runs import DOMAINS, result, write_run
-from tta_bench.cli import app
-from tta_bench.engine import wandb_transfer
-from tta_bench.engine.wandb_log import load_wandb
-from tta_bench.engine.wandb_transfer import read_place
-from tta_bench.records import read_results
+from tests.helpers.report_runs import DOMAINS, result, write_run
+from tests.helpers.wandb_files import OfflineRun, whole_records
+from tta_bench.cli.app import app
+from tta_bench.loggers import wandb_transfer
+from tta_bench.loggers.wandb_run import load_wandb
+from tta_bench.loggers.wandb_transfer import read_place
 from tta_bench.report import report_text
+from tta_bench.results.run_folder import read_results
 
 ERRORS = {("source", 0): (3, 2), ("source", 1): (2, 2), ("tent", 0): (2, 1), ("tent", 1): (2, 0)}  # wrong of 4, twice
 MEANS = {run: 100 * sum(wrong) / 8 for run, wrong in ERRORS.items()}

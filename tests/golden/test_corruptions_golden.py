@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image as Pillow
 
-from tta_bench.domains.corruptions import CORRUPTIONS, FAMILIES, corrupt, load_frost_textures
+from tta_bench.datasets.corruptions import CORRUPTIONS, FAMILIES, corrupt, load_frost_textures
 
 ARRAYS = dict(np.load(Path(__file__).parent / "corruptions.npz"))
 KEYS = [key for key in ARRAYS if key.count("/") == 2]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.golden import follow
-from tests.golden.tiny_vit import golden_backbone, load_trace
+from tests.helpers import follow
+from tests.helpers.tiny_vit import golden_backbone, load_trace
 from tta_bench.methods import CoTTA
 
 CIFAR = {"loss": "cross_entropy", "optimizer": "adam"}

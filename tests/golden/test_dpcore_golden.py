@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.golden.tiny_vit import golden_backbone, golden_batches, load_trace
+from tests.helpers.tiny_vit import golden_backbone, golden_batches, load_trace
 from tta_bench.methods import DPCore
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from torch.nn.utils import parameters_to_vector
 
-from tests.golden import follow
-from tests.golden.tiny_vit import golden_backbone, golden_batches, load_trace
+from tests.helpers import follow
+from tests.helpers.tiny_vit import golden_backbone, golden_batches, load_trace
 from tta_bench.methods import EATA, ETA, RDumb
 
 ORIGINAL = {"lr": 0.03, "entropy_margin": 2.2065 / math.log(10), "cosine_margin": 0.9985}

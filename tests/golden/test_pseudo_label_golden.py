@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.golden import follow
-from tests.golden.tiny_vit import golden_backbone, golden_batches, load_trace
+from tests.helpers import follow
+from tests.helpers.tiny_vit import golden_backbone, golden_batches, load_trace
 from tta_bench.methods import PseudoLabelLAME
 
 SETTINGS = {"pl": {"lr": 0.05, "threshold": 0.18}, "pl_sharp": {"lr": 0.003, "threshold": 0.5}}

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tests.golden import follow
-from tests.golden.tiny_vit import golden_backbone, golden_batches, load_trace
+from tests.helpers import follow
+from tests.helpers.tiny_vit import golden_backbone, golden_batches, load_trace
 from tta_bench.methods import CMF, ROID
 
 RUNS = {

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.golden import follow
-from tests.golden.tiny_vit import golden_backbone, load_trace
+from tests.helpers import follow
+from tests.helpers.tiny_vit import golden_backbone, load_trace
 from tta_bench.methods import RPL
 
 LR = {"rpl": 0.1, "rpl_sharp": 0.0005}

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.golden.follow import assert_losses, assert_passes, assert_scores, follow
-from tests.golden.tiny_vit import golden_backbone, load_trace
+from tests.helpers.follow import assert_losses, assert_passes, assert_scores, follow
+from tests.helpers.tiny_vit import golden_backbone, load_trace
 from tta_bench.methods import ViDA
 
 RELEASED = {"high_rank": 16, "scales": "released"}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tta_bench.methods import DPCoreSimplified
-from tta_bench.models.backbone import Backbone
+from tta_bench.models.backbones.base import Backbone
 
 WIDTH, THETA = 4, 3.0
 

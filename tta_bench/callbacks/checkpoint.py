@@ -14,8 +14,9 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from tta_bench.callbacks.interrupts import Interrupted, Interrupts
 from tta_bench.callbacks.monitor import AdaptationMonitor
 from tta_bench.callbacks.state_files import FORMAT, StateFiles
+from tta_bench.files import sync
 from tta_bench.methods.base import TTAMethod
-from tta_bench.records import Row, sync
+from tta_bench.results.rows import BatchRow
 
 MAX_SHARE = 0.02  # of the time of a run that goes into writing states by time
 
@@ -30,7 +31,7 @@ class Resumed:
     """
 
     state: dict[str, Any]
-    rows: Sequence[Row]
+    rows: Sequence[BatchRow]
 
     @property
     def step(self) -> int:

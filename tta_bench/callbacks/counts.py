@@ -11,12 +11,12 @@ from torch import Tensor
 
 from tta_bench.functional.entropy import at_least_float32
 from tta_bench.functional.segmentation import IGNORE, confusion_per_image, resized
-from tta_bench.records import BINS
+from tta_bench.results.rows import BINS
 from tta_bench.types import OutputKind, StreamBatch
 
 
 class Counts(NamedTuple):
-    """The counted part of a ``Row``."""
+    """The counted part of a ``BatchRow``."""
 
     by_domain: Mapping[str, tuple[int, float]]
     top_class_share: float

@@ -14,9 +14,10 @@ import torch
 from lightning.pytorch.loggers import Logger, WandbLogger
 
 from tta_bench.callbacks.counts import count_images, count_pixels
-from tta_bench.confusion import IouTally
 from tta_bench.methods.base import TTAMethod
-from tta_bench.records import Row, RowWriter, Tally, logged_numbers
+from tta_bench.results.confusion import IouTally
+from tta_bench.results.rows import BatchRow, Tally, logged_numbers
+from tta_bench.results.run_folder import RowWriter
 from tta_bench.types import StepOutput, StreamBatch
 
 
@@ -39,8 +40,8 @@ class AdaptationMonitor(L.Callback):
     def __init__(self, domains: Sequence[str] | None = None, rows: Path | None = None) -> None:
         self._domains, self._path = domains, rows
         self.tally = Tally()
-        self.last: Row | None = None
-        self.earlier: Sequence[Row] = ()
+        self.last: BatchRow | None = None
+        self.earlier: Sequence[BatchRow] = ()
         self._writer: RowWriter | None = None
         self._before = (0, 0, 0.0)
 
@@ -79,7 +80,7 @@ class AdaptationMonitor(L.Callback):
         seconds = _now(pl_module.device) - started
         count = count_images if batch.labels.ndim == 1 else count_pixels
         counts = count(outputs.scores, method.output_kind, batch, self._names)
-        self.last = Row(
+        self.last = BatchRow(
             step=batch.step,
             by_domain=counts.by_domain,
             forward_samples=method.backbone.meter.forward_samples - forward,

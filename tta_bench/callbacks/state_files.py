@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tta_bench.records import writing
+from tta_bench.files import writing
 
 FORMAT = 1  # of a state file; a state of another format is refused
 

@@ -13,9 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from tta_bench.domains.clean import CleanImages
-from tta_bench.domains.corrupted import DomainSource
-from tta_bench.domains.segmentation import check_setting, has_label_maps
+from tta_bench.datasets.base import CleanImages, DomainDataset, has_label_maps
+from tta_bench.datasets.segmentation.label_map_domains import check_setting
 from tta_bench.streams import Schedule, make_stream
 from tta_bench.types import SourceNeed, StreamBatch
 
@@ -27,7 +26,7 @@ SEGMENTED_SOURCE_BATCH = 4  # images of driving scenes have as many pixels as a 
 class _StreamDataset(Dataset[StreamBatch]):
     """One item is one step of the schedule."""
 
-    def __init__(self, domains: DomainSource, schedule: Schedule) -> None:
+    def __init__(self, domains: DomainDataset, schedule: Schedule) -> None:
         self.domains, self.schedule = domains, schedule
 
     def __len__(self) -> int:
@@ -71,7 +70,7 @@ class StreamDataModule(L.LightningDataModule):
 
     def __init__(
         self,
-        domains: DomainSource,
+        domains: DomainDataset,
         schedule: Schedule,
         *,
         num_workers: int | None = None,
@@ -216,7 +215,7 @@ def enlarge(images: Tensor, size: int | None) -> Tensor:
 
 
 def schedule_for(
-    domains: DomainSource,
+    domains: DomainDataset,
     setting: str,
     *,
     batch_size: int = 64,

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from tta_bench.data.datamodule import StreamDataModule, schedule_for
-from tta_bench.domains.cifar_c import cifar10_c, cifar100_c
-from tta_bench.domains.corrupted import DomainSource, corrupted, shapes_c
-from tta_bench.domains.image_folder import image_folder
-from tta_bench.domains.imagenet_c import imagenet_c
-from tta_bench.domains.packed import packed
+from tta_bench.datasets.base import DomainDataset
+from tta_bench.datasets.classification.cifar_c import cifar10_c, cifar100_c
+from tta_bench.datasets.classification.corrupted import corrupted
+from tta_bench.datasets.classification.image_folder import image_folder
+from tta_bench.datasets.classification.imagenet_c import imagenet_c
+from tta_bench.datasets.classification.packed import packed
+from tta_bench.datasets.classification.shapes_c import shapes_c
 
 
 class NamedStream(StreamDataModule):
@@ -30,7 +32,7 @@ class NamedStream(StreamDataModule):
         make: The function that opens the data set; its arguments are described there.
     """
 
-    make: ClassVar[Callable[..., DomainSource]]
+    make: ClassVar[Callable[..., DomainDataset]]
 
     def __init__(
         self,
@@ -49,42 +51,42 @@ class NamedStream(StreamDataModule):
 
 
 class ShapesC(NamedStream):
-    """The embedded procedural shapes; see ``tta_bench.domains.corrupted.shapes_c``."""
+    """The embedded procedural shapes; see ``tta_bench.datasets.classification.shapes_c.shapes_c``."""
 
     make = staticmethod(shapes_c)
 
 
 class CorruptedImages(NamedStream):
-    """Your own clean images, corrupted on the fly; see ``tta_bench.domains.corrupted.corrupted``."""
+    """Your own clean images, corrupted on the fly; see ``tta_bench.datasets.classification.corrupted.corrupted``."""
 
     make = staticmethod(corrupted)
 
 
 class Cifar10C(NamedStream):
-    """CIFAR10-C as published; see ``tta_bench.domains.cifar_c.cifar10_c``."""
+    """CIFAR10-C as published; see ``tta_bench.datasets.classification.cifar_c.cifar10_c``."""
 
     make = staticmethod(cifar10_c)
 
 
 class Cifar100C(NamedStream):
-    """CIFAR100-C as published; see ``tta_bench.domains.cifar_c.cifar100_c``."""
+    """CIFAR100-C as published; see ``tta_bench.datasets.classification.cifar_c.cifar100_c``."""
 
     make = staticmethod(cifar100_c)
 
 
 class ImageNetC(NamedStream):
-    """ImageNet-C as published; see ``tta_bench.domains.imagenet_c.imagenet_c``."""
+    """ImageNet-C as published; see ``tta_bench.datasets.classification.imagenet_c.imagenet_c``."""
 
     make = staticmethod(imagenet_c)
 
 
 class ImageFolder(NamedStream):
-    """Any folder of domains of class folders; see ``tta_bench.domains.image_folder.image_folder``."""
+    """Any folder of domains of class folders; see ``tta_bench.datasets.classification.image_folder.image_folder``."""
 
     make = staticmethod(image_folder)
 
 
 class Packed(NamedStream):
-    """What ``tta-bench data pack`` wrote; see ``tta_bench.domains.packed.packed``."""
+    """What ``tta-bench data pack`` wrote; see ``tta_bench.datasets.classification.packed.packed``."""
 
     make = staticmethod(packed)

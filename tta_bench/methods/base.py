@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from tta_bench.functional.parameters import batch_norms
 from tta_bench.functional.randomness import spawn
-from tta_bench.models.backbone import Backbone
+from tta_bench.models.backbones.base import Backbone
 from tta_bench.models.parallel import average_gradients
 from tta_bench.types import OutputKind, PredictionTiming, SourceNeed, StepOutput, StreamBatch
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tta_bench.functional.parameters import BatchNorm, batch_norms, use_batch_statistics
 from tta_bench.methods.base import TTAMethod
-from tta_bench.models.backbone import Backbone
+from tta_bench.models.backbones.base import Backbone
 from tta_bench.types import PredictionTiming
 
 

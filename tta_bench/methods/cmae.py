@@ -19,7 +19,7 @@ from tta_bench.functional.augment import View, random_view
 from tta_bench.functional.entropy import at_least_float32
 from tta_bench.functional.hog import hog_dim, hog_targets
 from tta_bench.methods.base import TTAMethod
-from tta_bench.models.backbone import Backbone
+from tta_bench.models.backbones.base import Backbone
 from tta_bench.types import PredictionTiming
 
 

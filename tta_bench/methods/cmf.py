@@ -10,7 +10,7 @@ from torch import Tensor
 from tta_bench.functional import ema_update, lerp
 from tta_bench.functional.augment import View
 from tta_bench.methods.roid import ROID
-from tta_bench.models.backbone import Backbone
+from tta_bench.models.backbones.base import Backbone
 
 
 class CMF(ROID):

@@ -22,7 +22,7 @@ from tta_bench.functional import (
 from tta_bench.functional.augment import View, random_view
 from tta_bench.functional.segmentation import view_probabilities
 from tta_bench.methods.base import TTAMethod
-from tta_bench.models.backbone import Backbone
+from tta_bench.models.backbones.base import Backbone
 from tta_bench.types import PredictionTiming
 
 LOSSES = {
@@ -40,7 +40,7 @@ class CoTTA(TTAMethod):
     On a network that scores pixels, the source model's confidence decides for each pixel whether the teacher's scores
     for the image as it is are taken, or their mean over scales and mirror images. The class that comes out is the
     prediction, and under the loss ``hard_label`` what the student learns. The values published for that are in
-    ``configs/tuned/acdc_cotta.yaml``.
+    ``configs/tuned/acdc/cotta.yaml``.
 
     Args:
         backbone: The source model.

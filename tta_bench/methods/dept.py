@@ -16,8 +16,8 @@ from tta_bench.functional.pixels import labeled_cross_entropy, per_class
 from tta_bench.functional.training_views import training_pair
 from tta_bench.methods.base import TTAMethod
 from tta_bench.methods.warm_up import warm_up
-from tta_bench.models.backbone import Backbone
-from tta_bench.models.stage_prompts import add_stage_prompts, encode_prompted, project, stage_prompts
+from tta_bench.models.backbones.base import Backbone
+from tta_bench.models.parts.stage_prompts import add_stage_prompts, encode_prompted, project, stage_prompts
 from tta_bench.types import PredictionTiming, SourceNeed
 
 TEACHER_TEMPERATURE, STUDENT_TEMPERATURE = 0.07, 0.1  # released code, after DINO

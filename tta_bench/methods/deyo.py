@@ -13,7 +13,7 @@ from tta_bench.functional import adapt_norm_layers, sgd_or_adam, softmax_entropy
 from tta_bench.functional.entropy import at_least_float32
 from tta_bench.functional.patches import shuffle_patches
 from tta_bench.methods.base import TTAMethod
-from tta_bench.models.backbone import Backbone
+from tta_bench.models.backbones.base import Backbone
 from tta_bench.types import PredictionTiming
 
 

@@ -13,8 +13,8 @@ from torch.optim import AdamW, Optimizer
 from tta_bench.functional import Statistics, batch_statistics, map_statistics, softmax_entropy, statistics_distance
 from tta_bench.functional.pixels import per_image
 from tta_bench.methods.base import TTAMethod
-from tta_bench.models.backbone import Backbone, Embedded
-from tta_bench.models.prompt_space import NormSpace, PromptSpace, TokenSpace
+from tta_bench.models.backbones.base import Backbone, Embedded
+from tta_bench.models.parts.prompt_space import NormSpace, PromptSpace, TokenSpace
 from tta_bench.types import PredictionTiming, SourceNeed
 
 DIAGNOSTICS = ("distance_raw", "distance_weighted", "distance_floor", "is_new_domain")

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tta_bench.methods.dpcore import DPCore
-from tta_bench.models.backbone import Backbone
+from tta_bench.models.backbones.base import Backbone
 from tta_bench.types import PredictionTiming
 
 

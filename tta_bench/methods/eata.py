@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from tta_bench.functional import adapt_norm_layers, sgd_or_adam, softmax_entropy
 from tta_bench.functional.segmentation import selected_images
 from tta_bench.methods.base import TTAMethod
-from tta_bench.models.backbone import Backbone
+from tta_bench.models.backbones.base import Backbone
 from tta_bench.types import PredictionTiming, SourceNeed
 
 

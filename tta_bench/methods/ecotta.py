@@ -17,8 +17,8 @@ from tta_bench.functional.segmentation import selected_images
 from tta_bench.functional.training_views import training_pair
 from tta_bench.methods.base import TTAMethod
 from tta_bench.methods.warm_up import warm_up
-from tta_bench.models.backbone import Backbone
-from tta_bench.models.partitions import attach_meta_parts, encode_with_distances
+from tta_bench.models.backbones.base import Backbone
+from tta_bench.models.parts.partitions import attach_meta_parts, encode_with_distances
 from tta_bench.types import PredictionTiming, SourceNeed
 
 

@@ -12,8 +12,8 @@ from tta_bench.functional import batch_statistics, softmax_entropy
 from tta_bench.functional.cma_es import SearchState, evolve, initial_search, sample
 from tta_bench.functional.entropy import at_least_float32
 from tta_bench.methods.base import TTAMethod
-from tta_bench.models.backbone import Backbone
-from tta_bench.models.vit import ViTBackbone
+from tta_bench.models.backbones.base import Backbone
+from tta_bench.models.backbones.vit import ViTBackbone
 from tta_bench.types import PredictionTiming, SourceNeed
 
 REFERENCE_BATCH = 64  # images, for which fitness_weight is meant

@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 
 from tta_bench.functional.entropy import at_least_float32
 from tta_bench.methods.base import TTAMethod
-from tta_bench.models.backbone import Backbone
+from tta_bench.models.backbones.base import Backbone
 from tta_bench.types import OutputKind, PredictionTiming
 
 

@@ -9,7 +9,7 @@ from torch.optim import Adam, Optimizer
 from tta_bench.functional import adapt_norm_layers, softmax_entropy
 from tta_bench.functional.memory import PBRS, cut_at_updates
 from tta_bench.methods.base import TTAMethod
-from tta_bench.models.backbone import Backbone
+from tta_bench.models.backbones.base import Backbone
 from tta_bench.types import PredictionTiming
 
 

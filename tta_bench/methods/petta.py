@@ -23,7 +23,7 @@ from tta_bench.functional.class_statistics import class_statistics, class_sums
 from tta_bench.functional.memory import CSTU
 from tta_bench.functional.robust_bn import following, use_robust_batch_norm
 from tta_bench.methods.base import TTAMethod
-from tta_bench.models.backbone import Backbone
+from tta_bench.models.backbones.base import Backbone
 from tta_bench.types import PredictionTiming, SourceNeed
 
 DIAGNOSTICS = ("divergence", "teacher_share", "memory_size")

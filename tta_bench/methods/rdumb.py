@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tta_bench.methods.eata import ETA
-from tta_bench.models.backbone import Backbone
+from tta_bench.models.backbones.base import Backbone
 
 
 class RDumb(ETA):

@@ -12,7 +12,7 @@ from tta_bench.functional.memory import CSTU, cut_at_updates
 from tta_bench.functional.pixels import per_image
 from tta_bench.functional.robust_bn import following, use_robust_batch_norm
 from tta_bench.methods.base import TTAMethod
-from tta_bench.models.backbone import Backbone
+from tta_bench.models.backbones.base import Backbone
 from tta_bench.types import PredictionTiming
 
 

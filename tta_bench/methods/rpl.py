@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from tta_bench.functional import adapt_norm_layers, generalized_cross_entropy, sgd_or_adam
 from tta_bench.methods.base import TTAMethod
-from tta_bench.models.backbone import Backbone
+from tta_bench.models.backbones.base import Backbone
 from tta_bench.types import PredictionTiming
 
 

@@ -14,7 +14,7 @@ from tta_bench.functional import adapt_norm_layers, sgd_or_adam, soft_cross_entr
 from tta_bench.functional.augment import View, random_view
 from tta_bench.functional.class_statistics import class_statistics
 from tta_bench.methods.base import TTAMethod
-from tta_bench.models.backbone import Backbone
+from tta_bench.models.backbones.base import Backbone
 from tta_bench.types import PredictionTiming, SourceNeed
 
 

@@ -9,7 +9,7 @@ from torch.optim import Adam, Optimizer
 from tta_bench.functional import lerp, symmetric_cross_entropy
 from tta_bench.functional.segmentation import resized
 from tta_bench.methods.base import TTAMethod
-from tta_bench.models.backbone import Backbone
+from tta_bench.models.backbones.base import Backbone
 from tta_bench.types import PredictionTiming
 
 STRETCHED = 128  # side in pixels of prompts for networks that score the pixels of images of any size

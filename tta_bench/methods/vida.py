@@ -17,8 +17,8 @@ from tta_bench.functional.pixels import labeled_cross_entropy
 from tta_bench.functional.training_views import training_pair
 from tta_bench.methods.base import TTAMethod
 from tta_bench.methods.warm_up import warm_up
-from tta_bench.models.adapters import adapter_parameters, branch_scales, inject_adapters
-from tta_bench.models.backbone import Backbone
+from tta_bench.models.backbones.base import Backbone
+from tta_bench.models.parts.adapters import adapter_parameters, branch_scales, inject_adapters
 from tta_bench.types import PredictionTiming, SourceNeed
 
 LOSSES = {"symmetric": symmetric_cross_entropy, "cross_entropy": soft_cross_entropy}

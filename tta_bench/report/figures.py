@@ -10,7 +10,7 @@ from itertools import pairwise
 from tta_bench.report.corruptions import CORRUPTION_GROUPS, domain_groups
 from tta_bench.report.groups import Entry, Group
 from tta_bench.report.measures import COST, best_first, mean_measure
-from tta_bench.report.runs import MAX_POINTS, Run, StreamId
+from tta_bench.report.runs import MAX_POINTS, RunRecord, StreamId
 from tta_bench.report.svg import (
     BOTTOM,
     LABEL_HEIGHT,
@@ -105,7 +105,7 @@ class Line:
         style: Class that tells curves of one run apart.
     """
 
-    run: Run
+    run: RunRecord
     look: Look
     label: str
     points: Points
@@ -142,7 +142,7 @@ def stream_figures(group: Group, stream: StreamId, looks: Mapping[Entry, Look]) 
     return charts
 
 
-def _shown_runs(entry: Entry, stream: StreamId) -> list[Run]:
+def _shown_runs(entry: Entry, stream: StreamId) -> list[RunRecord]:
     """The counted run of a stream, or what a running or failed one has so far."""
     if stream in entry.counted:
         return [entry.counted[stream]]

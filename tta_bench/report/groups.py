@@ -13,9 +13,9 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from tta_bench.report.intervals import Difference, Spread, paired_difference, spread
-from tta_bench.report.runs import Run, StreamId
+from tta_bench.report.runs import RunRecord, StreamId
 
-Value = Callable[[Run], float | None]
+Value = Callable[[RunRecord], float | None]
 Key = dict[str, Any]
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ class Entry:
     """
 
     label: str
-    runs: tuple[Run, ...]
+    runs: tuple[RunRecord, ...]
 
     @property
     def method(self) -> str:
@@ -47,7 +47,7 @@ class Entry:
         return self.runs[0].method
 
     @cached_property
-    def counted(self) -> dict[StreamId, Run]:
+    def counted(self) -> dict[StreamId, RunRecord]:
         """By stream, in order; see the class."""
         done = sorted((run for run in self.runs if run.done), key=lambda run: str(run.result.get("finished")))
         latest = {run.stream: run for run in done}
@@ -89,7 +89,7 @@ class Group:
     baseline: str
 
     @property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[RunRecord]:
         """All its runs."""
         return [run for entry in self.entries for run in entry.runs]
 
@@ -187,7 +187,7 @@ class Group:
         return text + (f" · order{'s' * (len(orders) > 1)} {', '.join(orders)}" if orders else "")
 
 
-def group_runs(runs: Iterable[Run], baseline: str = SOURCE) -> list[Group]:
+def group_runs(runs: Iterable[RunRecord], baseline: str = SOURCE) -> list[Group]:
     """Runs in groups that may be compared, in order of first appearance.
 
     Two runs share a group if they agree in data set, domains, preprocessing, model, weights, precision and setting with
@@ -212,7 +212,7 @@ def group_runs(runs: Iterable[Run], baseline: str = SOURCE) -> list[Group]:
     return found
 
 
-def protocol_key(run: Run) -> Key:
+def protocol_key(run: RunRecord) -> Key:
     """All in which runs must agree to be compared, and under "" what every table shows of it."""
     result = run.result
     config = result["config"]
@@ -225,13 +225,13 @@ def protocol_key(run: Run) -> Key:
     }
 
 
-def entry_key(run: Run) -> Key:
+def entry_key(run: RunRecord) -> Key:
     """All in which runs must agree to be averaged, and under "" the method's name."""
     config = run.result["config"]
     return {"": run.method, **config["method"], **{k: v for k, v in config.items() if k not in NOT_OF_THE_METHOD}}
 
 
-def _entries(runs: Sequence[Run]) -> list[Entry]:
+def _entries(runs: Sequence[RunRecord]) -> list[Entry]:
     parts = _split(runs, entry_key)
     keys = [entry_key(part[0]) for part in parts]
     notes = [" ".join(f"{k}={v}" for k, v in _differing(key, keys).items()) for key in keys]
@@ -245,7 +245,7 @@ def _split(items: Iterable[T], key: Callable[[T], Hashable | Key]) -> list[list[
     return list(parts.values())
 
 
-def _split_streams(runs: Sequence[Run]) -> list[tuple[list[Run], Key]]:
+def _split_streams(runs: Sequence[RunRecord]) -> list[tuple[list[RunRecord], Key]]:
     """Set apart the runs whose stream is not the one that most runs of their seed and order saw."""
     votes: dict[StreamId, Counter[str]] = {}
     for run in runs:
@@ -257,7 +257,7 @@ def _split_streams(runs: Sequence[Run]) -> list[tuple[list[Run], Key]]:
     return [(part, {"stream": ", ".join(dict.fromkeys(_fingerprint(run)[:12] for run in part))}) for part in parts]
 
 
-def _fingerprint(run: Run) -> str:
+def _fingerprint(run: RunRecord) -> str:
     return str(run.result.get("stream_sha256", ""))
 
 

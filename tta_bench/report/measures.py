@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tta_bench.report.corruptions import domain_groups
 from tta_bench.report.groups import Entry, Group, Value
 from tta_bench.report.intervals import paired_difference
-from tta_bench.report.runs import Run
+from tta_bench.report.runs import RunRecord
 from tta_bench.report.visits import SETTLED, SHORTEST, revisit_change
 
 MIB = 2**20
@@ -51,7 +51,7 @@ class Measure:
 
 
 def _key(key: str, scale: float = 1.0) -> Value:
-    def value(run: Run) -> float | None:
+    def value(run: RunRecord) -> float | None:
         number = run.number(key)
         return None if number is None else scale * number
 
@@ -59,7 +59,7 @@ def _key(key: str, scale: float = 1.0) -> Value:
 
 
 def _of_domain(key: str, domain: str) -> Value:
-    def value(run: Run) -> float | None:
+    def value(run: RunRecord) -> float | None:
         number = run.result.get(key, {}).get(domain)
         return None if number is None else float(number)
 
@@ -69,7 +69,7 @@ def _of_domain(key: str, domain: str) -> Value:
 def _of_round(number: int, domain: str | None = None) -> Value:
     """Mean IoU of a domain in a round, or the mean over the domains."""
 
-    def value(run: Run) -> float | None:
+    def value(run: RunRecord) -> float | None:
         rounds = run.result.get("iou_by_round", ())
         if len(rounds) < number:
             return None

@@ -24,7 +24,7 @@ from tta_bench.report.measures import (
     mean_measure,
 )
 from tta_bench.report.protocol import differences, protocol_card
-from tta_bench.report.runs import Run
+from tta_bench.report.runs import RunRecord
 from tta_bench.report.svg import shorten
 from tta_bench.report.table import UNKNOWN
 from tta_bench.report.visits import MOST_VISITS
@@ -40,7 +40,7 @@ ABOUT = {
 
 
 @dataclass(frozen=True)
-class Column:
+class PageColumn:
     """A column of the table; it is shown and hidden with its ``part``, and ``first`` sorted in that direction."""
 
     title: str
@@ -53,7 +53,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Cell:
+class PageCell:
     """A cell: what it shows, what it is sorted by, and its rank in its column."""
 
     text: str
@@ -63,7 +63,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class PageRow:
     """An entry of the table."""
 
     entry: Entry
@@ -71,7 +71,7 @@ class Row:
     ranked: bool
     need: str
     notes: list[str]
-    cells: list[Cell]
+    cells: list[PageCell]
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Bars:
     """A panel of bars: a domain, and (row, mean, standard deviation) of each entry shown."""
 
     domain: str
-    bars: list[tuple[Row, float, float | None]]
+    bars: list[tuple[PageRow, float, float | None]]
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,12 @@ class Section:
 
     id: str
     group: Group
-    columns: list[Column]
-    rows: list[Row]
+    columns: list[PageColumn]
+    rows: list[PageRow]
     bars: list[Bars]
     cost: str
     streams: list[tuple[str, str, list[tuple[str, str]]]]
-    returns: list[tuple[Row, list[Cell]]]
+    returns: list[tuple[PageRow, list[PageCell]]]
     card: list[tuple[str, list[str]]]
     runs: list[dict[str, Any]] = field(default_factory=list)
 
@@ -140,13 +140,13 @@ def _section(name: str, group: Group, looks: dict[Entry, Look], place: Path | No
         *((m, "more", "Further measures") for m in extra_measures(group) if m.is_known([group])),
     ]
     columns = [
-        Column(m.title, part, m.about, m.unit, m.ranked, "descending" if m.higher else "ascending", heading)
+        PageColumn(m.title, part, m.about, m.unit, m.ranked, "descending" if m.higher else "ascending", heading)
         for m, part, heading in measures
     ]
     minus = f"Own minus that of {group.baseline}" if group.segments else f"Error of {group.baseline} minus its own"
     about = f"{minus}, paired by stream; in brackets the 95 % confidence interval"
-    columns.insert(1, Column(f"Gain over {group.baseline}", "error", about, "points", False, "descending", score))
-    columns += [Column(title, "about", text, heading="About") for title, text in ABOUT.values()]
+    columns.insert(1, PageColumn(f"Gain over {group.baseline}", "error", about, "points", False, "descending", score))
+    columns += [PageColumn(title, "about", text, heading="About") for title, text in ABOUT.values()]
     ranks = [m.ranks(group) for m, *_ in measures]
     rows = []
     for entry in best_first(group):
@@ -156,30 +156,32 @@ def _section(name: str, group: Group, looks: dict[Entry, Look], place: Path | No
         ]
         cells.insert(1, _gain(group, entry))
         facts = entry.runs[0].result
-        cells += [Cell(text, text) for text in (str(facts.get(key) or UNKNOWN).replace("_", " ") for key in ABOUT)]
+        cells += [PageCell(text, text) for text in (str(facts.get(key) or UNKNOWN).replace("_", " ") for key in ABOUT)]
         need = str(facts.get("needs_source", ""))
-        rows.append(Row(entry, looks[entry], group.is_ranked(entry), need, _notes(group, entry), cells))
+        rows.append(PageRow(entry, looks[entry], group.is_ranked(entry), need, _notes(group, entry), cells))
     return Section(
         name, group, columns, rows, _bars(group, rows), cost_figure(group, looks), _streams(group, looks),
         _returns(rows), protocol_card(group), [_run(run, group, looks, place) for run in group.runs],
     )  # fmt: skip
 
 
-def _cell(entry: Entry, measure: Measure, rank: int, *, with_std: bool) -> Cell:
+def _cell(entry: Entry, measure: Measure, rank: int, *, with_std: bool) -> PageCell:
     found = entry.spread(measure.value)
     if found is None:
-        return Cell(UNKNOWN)
+        return PageCell(UNKNOWN)
     text = f"{found.mean:,.{measure.digits}f}"
-    return Cell(
+    return PageCell(
         text, found.mean, rank, f"± {found.std:,.{measure.digits}f}" if with_std and found.std is not None else ""
     )
 
 
-def _gain(group: Group, entry: Entry) -> Cell:
+def _gain(group: Group, entry: Entry) -> PageCell:
     gain = group.gain(entry)
     if gain is None:
-        return Cell(UNKNOWN)
-    return Cell(f"{gain.mean:+.1f}", gain.mean, 0, "[{:+.1f}, {:+.1f}]".format(*gain.interval) if gain.interval else "")
+        return PageCell(UNKNOWN)
+    return PageCell(
+        f"{gain.mean:+.1f}", gain.mean, 0, "[{:+.1f}, {:+.1f}]".format(*gain.interval) if gain.interval else ""
+    )
 
 
 def _notes(group: Group, entry: Entry) -> list[str]:
@@ -192,7 +194,7 @@ def _notes(group: Group, entry: Entry) -> list[str]:
     return notes
 
 
-def _bars(group: Group, rows: Sequence[Row]) -> list[Bars]:
+def _bars(group: Group, rows: Sequence[PageRow]) -> list[Bars]:
     shown = [row for row in rows if row.look.stands_out]
     panels = []
     for measure in domain_measures(group):
@@ -210,7 +212,7 @@ def _streams(group: Group, looks: dict[Entry, Look]) -> list[tuple[str, str, lis
     return found
 
 
-def _returns(rows: Sequence[Row]) -> list[tuple[Row, list[Cell]]]:
+def _returns(rows: Sequence[PageRow]) -> list[tuple[PageRow, list[PageCell]]]:
     """Error at the k-th visit, mean over the domains visited that often; empty if no domain comes back."""
     found = []
     for row in rows:
@@ -222,11 +224,11 @@ def _returns(rows: Sequence[Row]) -> list[tuple[Row, list[Cell]]]:
                 by_visit.setdefault(k, []).extend([errors.mean] if errors else [])
         means = [s for k in sorted(by_visit) if (s := spread(by_visit[k]))]
         if means:
-            found.append((row, [Cell(f"{s.mean:.1f}", s.mean) for s in means]))
+            found.append((row, [PageCell(f"{s.mean:.1f}", s.mean) for s in means]))
     return found if max((len(cells) for _, cells in found), default=0) > 1 else []
 
 
-def _run(run: Run, group: Group, looks: dict[Entry, Look], place: Path | None) -> dict[str, Any]:
+def _run(run: RunRecord, group: Group, looks: dict[Entry, Look], place: Path | None) -> dict[str, Any]:
     entry = next(entry for entry in group.entries if run in entry.runs)
     status, steps = str(run.result["status"]), run.trace.steps
     if status != "done":
@@ -243,8 +245,8 @@ def _run(run: Run, group: Group, looks: dict[Entry, Look], place: Path | None) -
         "status": status,
         "kind": run.result["status"],
         "message": str(run.result.get("error") or ""),
-        "score": Cell(UNKNOWN if score is None else f"{score:.1f}", score),
-        "seconds": Cell(UNKNOWN if (s := run.number("seconds")) is None else f"{s:.1f}", s),
+        "score": PageCell(UNKNOWN if score is None else f"{score:.1f}", score),
+        "seconds": PageCell(UNKNOWN if (s := run.number("seconds")) is None else f"{s:.1f}", s),
         "started": str(run.result.get("started", ""))[:16].replace("T", " "),
         "device": str(run.result.get("device", "")),
         "links": [(name, _link(run.folder / name, place)) for name in run.files if run.folder and place],

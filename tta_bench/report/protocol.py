@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tta_bench.report.groups import Group
-from tta_bench.report.runs import Run
+from tta_bench.report.runs import RunRecord
 from tta_bench.report.svg import shorten
 
 _LONG = 20  # values of a list that are all shown
@@ -68,11 +68,11 @@ def _plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else "none" if value is None else str(value)
 
 
-def _distinct(runs: Iterable[Run], key: str) -> list[str]:
+def _distinct(runs: Iterable[RunRecord], key: str) -> list[str]:
     return sorted({str(run.result[key]) for run in runs if run.result.get(key)}) or ["unknown"]
 
 
-def _versions(runs: Sequence[Run]) -> list[str]:
+def _versions(runs: Sequence[RunRecord]) -> list[str]:
     """Each package's versions; several of one package, or of the package's own code, are said so."""
     found: dict[str, set[str]] = {}
     for run in runs:
@@ -86,7 +86,7 @@ def _versions(runs: Sequence[Run]) -> list[str]:
     ] or ["unknown"]
 
 
-def _sights(runs: Sequence[Run]) -> list[str]:
+def _sights(runs: Sequence[RunRecord]) -> list[str]:
     needs: dict[str, list[str]] = {}
     for run in runs:
         methods = needs.setdefault(str(run.result.get("needs_source", "unknown")), [])

@@ -9,9 +9,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from tta_bench.confusion import IouTally
-from tta_bench.records import Row, read_rows
 from tta_bench.report.visits import Visit, recovery, visits_of
+from tta_bench.results.confusion import IouTally
+from tta_bench.results.rows import BatchRow
+from tta_bench.results.run_folder import read_rows
 
 Result = dict[str, Any]
 
@@ -50,7 +51,7 @@ class Trace:
     final_top_class: float | None
 
     @classmethod
-    def of(cls, rows: list[Row]) -> Trace:
+    def of(cls, rows: list[BatchRow]) -> Trace:
         """Reduce the rows of a run."""
         visits = visits_of(rows)
         end = [row.top_class_share for row in rows[-max(1, len(rows) // 10) :]]
@@ -58,7 +59,7 @@ class Trace:
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class RunRecord:
     """One run; runs are compared by identity.
 
     Args:
@@ -115,7 +116,7 @@ class Run:
             return None
 
 
-def whole_rows(path: Path) -> list[Row]:
+def whole_rows(path: Path) -> list[BatchRow]:
     """The whole rows; a run that is writing, or was killed, may have half a row at the end."""
     try:
         return read_rows(path, path.read_bytes().rfind(b"\n") + 1)
@@ -123,7 +124,7 @@ def whole_rows(path: Path) -> list[Row]:
         return []
 
 
-def _curves(rows: list[Row]) -> dict[str, list[tuple[float, float]]]:
+def _curves(rows: list[BatchRow]) -> dict[str, list[tuple[float, float]]]:
     names = [name for name in (rows[0].diagnostics if rows else ()) if name == "coreset_size" or _is_distance(name)]
     every = -(-len(rows) // MAX_POINTS)
     blocks = [rows[i : i + every] for i in range(0, len(rows), every or 1)]
@@ -145,7 +146,7 @@ def _is_distance(name: str) -> bool:
     return name.startswith("distance")
 
 
-def _running_error(blocks: list[list[Row]]) -> list[tuple[float, float]]:
+def _running_error(blocks: list[list[BatchRow]]) -> list[tuple[float, float]]:
     samples, wrong = 0, 0.0
     points = []
     for block in blocks:
@@ -155,7 +156,7 @@ def _running_error(blocks: list[list[Row]]) -> list[tuple[float, float]]:
     return points
 
 
-def _running_iou(blocks: list[list[Row]]) -> list[tuple[float, float]]:
+def _running_iou(blocks: list[list[BatchRow]]) -> list[tuple[float, float]]:
     tally, points = IouTally(), []
     for block in blocks:
         for row in block:

@@ -13,7 +13,7 @@ from rich.table import Table
 from tta_bench.report.groups import SOURCE, Entry, Group, Value, group_runs
 from tta_bench.report.intervals import Spread
 from tta_bench.report.measures import PIXEL_ERROR, Measure, best_first, column_measures, mean_measure
-from tta_bench.report.runs import Result, Run
+from tta_bench.report.runs import Result, RunRecord
 
 UNKNOWN = "–"
 UNLIMITED = 100_000
@@ -34,7 +34,7 @@ def comparison_tables(results: Sequence[Result], baseline: str = SOURCE) -> list
     Raises:
         ValueError: If there is no such baseline.
     """
-    return [GroupTable(group) for group in group_runs(map(Run, results), baseline)]
+    return [GroupTable(group) for group in group_runs(map(RunRecord, results), baseline)]
 
 
 class GroupTable:

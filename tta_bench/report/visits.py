@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from tta_bench.records import Row
+from tta_bench.results.rows import BatchRow
 
 SETTLED = 2.0
 """Percentage points around the last value within which a running error has settled."""
@@ -45,7 +45,7 @@ class Visit:
         return 100 * self.wrong / self.samples
 
 
-def visits_of(rows: Sequence[Row]) -> tuple[Visit, ...]:
+def visits_of(rows: Sequence[BatchRow]) -> tuple[Visit, ...]:
     """The visits in a stream, in order of their starts.
 
     Example:
@@ -81,7 +81,7 @@ def revisit_change(visits: Sequence[Visit]) -> float | None:
     return fmean(changes) if changes else None
 
 
-def visit_summary(rows: Sequence[Row]) -> dict[str, Any]:
+def visit_summary(rows: Sequence[BatchRow]) -> dict[str, Any]:
     """The part of ``result.json`` that depends on the order of the batches.
 
     Args:
@@ -118,7 +118,7 @@ def settling_time(errors: Sequence[float]) -> int:
     return outside[-1] + 2 if outside else 1
 
 
-def recovery(visits: Sequence[Visit], rows: Sequence[Row]) -> float | None:
+def recovery(visits: Sequence[Visit], rows: Sequence[BatchRow]) -> float | None:
     """Batches until the running error of a segment settles, mean over the segments that follow a change.
 
     A segment is a visit whose batches hold no other domain. Its running error after k batches is the error over its

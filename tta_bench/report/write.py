@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from tta_bench.report.groups import SOURCE, Group, group_runs
-from tta_bench.report.runs import Result, Run
+from tta_bench.report.runs import Result, RunRecord
 from tta_bench.report.table import GroupTable
 
 SUFFIXES = {"terminal": ".txt", "markdown": ".md", "latex": ".tex", "csv": ".csv", "html": ".html"}
@@ -43,7 +43,7 @@ def report_text(results: Iterable[Result], form: str, baseline: str = SOURCE, pl
     """
     if form not in FORMATS:
         raise ValueError(f"there is no format {form}: choose one of {', '.join(FORMATS)}")
-    groups = group_runs(map(Run, results), baseline)
+    groups = group_runs(map(RunRecord, results), baseline)
     if form == "markdown":
         from tta_bench.report.markdown import markdown_report
 

@@ -22,8 +22,8 @@ from torch.nn.parameter import is_lazy
 
 from tta_bench.data.datamodule import StreamDataModule
 from tta_bench.methods.base import TTAMethod
-from tta_bench.models.backbone import Backbone
-from tta_bench.models.segformer import SegFormerBackbone
+from tta_bench.models.backbones.base import Backbone
+from tta_bench.models.backbones.segformer import SegFormerBackbone
 from tta_bench.testing.toy import NUM_CLASSES, batches, toy_backbone, toy_data
 from tta_bench.types import PredictionTiming, SourceNeed, StepOutput, StreamBatch
 

@@ -13,10 +13,10 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
 from tta_bench.data.datamodule import StreamDataModule, schedule_for
-from tta_bench.models.cnn import TimmBackbone
-from tta_bench.models.segformer import Pyramid, SegFormerBackbone
-from tta_bench.models.segformer_loading import segformer
-from tta_bench.models.vit import ViTBackbone
+from tta_bench.models.backbones.segformer import Pyramid, SegFormerBackbone
+from tta_bench.models.backbones.timm_cnn import TimmBackbone
+from tta_bench.models.backbones.vit import ViTBackbone
+from tta_bench.models.loading.segformer import segformer
 
 NUM_CLASSES = 4
 

@@ -1,0 +1,164 @@
+"""From a schedule to batches of images."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+import tta_bench as tta
+from tta_bench.config.registry import DATASETS, SEGMENTATION
+from tta_bench.data import StreamDataModule, schedule_for
+from tta_bench.data.datamodule import enlarge
+from tta_bench.datasets.classification.shapes_c import shapes_c
+from tta_bench.types import SourceNeed, StreamBatch
+
+
+@pytest.fixture(scope="module")
+def domains():
+    return shapes_c(num_images=12, domains=["gaussian_noise", "clean"])
+
+
+def module_for(domains, setting="cdc", **settings):
+    return StreamDataModule(domains, schedule_for(domains, setting, batch_size=5, **settings), seed=3)
+
+
+@pytest.mark.parametrize("setting", ["cdc", "mixed"])
+def test_a_batch_is_a_step_of_the_schedule(domains, setting):
+    module = module_for(domains, setting)
+    batches = list(module.test_dataloader())
+    assert len(batches) == len(module.schedule)
+    for t, (batch, step) in enumerate(zip(batches, module.schedule, strict=True)):
+        assert batch.step == t
+        names = [module.schedule.domains[d] for d in step.domain_ids]
+        np.testing.assert_array_equal(batch.domain_ids, step.domain_ids)
+        np.testing.assert_array_equal(batch.labels, step.indices % 10)
+        for image, name, index in zip(batch.images, names, step.indices, strict=True):
+            np.testing.assert_array_equal(image.permute(1, 2, 0), domains.load(name, int(index)))
+
+
+def test_images_travel_as_bytes_and_arrive_as_floats_from_0_to_1(domains):
+    module = module_for(domains)
+    sent = next(iter(module.test_dataloader()))
+    arrived = module.on_after_batch_transfer(sent, 0)
+    assert (sent.images.dtype, arrived.images.dtype) == (torch.uint8, torch.float32)
+    torch.testing.assert_close(arrived.images * 255, sent.images.float())
+    assert arrived.labels is sent.labels
+    assert (sent.labels.dtype, sent.domain_ids.dtype) == (torch.int64, torch.int64)
+
+
+def test_loader_processes_do_not_change_the_stream(domains):
+    schedule = schedule_for(domains, "cdc", batch_size=5)
+    alone, helped = (list(StreamDataModule(domains, schedule, num_workers=n).test_dataloader()) for n in (0, 2))
+    for a, b in zip(alone, helped, strict=True):
+        assert isinstance(b, StreamBatch)
+        assert a.step == b.step
+        for x, y in zip(a[:3], b[:3], strict=True):
+            assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize(
+    ("device", "processors", "ranks", "given", "workers"),
+    [("cpu", 16, 1, None, 0), ("cuda", 16, 1, None, 8), ("cuda", 12, 4, None, 3), ("cuda", 2, 4, None, 0),
+     ("cuda", 16, 1, 0, 0), ("cpu", 16, 1, 2, 2)],
+)  # fmt: skip
+def test_loader_processes_are_taken_where_processors_are_free(
+    domains, monkeypatch, device, processors, ranks, given, workers
+):
+    module = StreamDataModule(domains, schedule_for(domains, "csc"), num_workers=given)
+    module.trainer = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device(device)), world_size=ranks)
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(processors)))
+    loader = module.test_dataloader()
+    assert (loader.num_workers, loader.pin_memory) == (workers, device == "cuda")
+
+
+def test_images_of_several_sizes_name_the_remedy():
+    class TwoSizes:
+        domains = ("d",)
+
+        def labels(self, domain):
+            return np.arange(4)
+
+        def load(self, domain, index):
+            return np.zeros((8 + index % 2, 8, 3), dtype=np.uint8)
+
+    module = module_for(TwoSizes())
+    with pytest.raises(ValueError, match=r"^images of 8x8 and 9x8 pixels in one stream: set dataset\.image_size$"):
+        next(iter(module.test_dataloader()))
+
+
+class TestSmallImages:
+    def test_are_enlarged_bilinearly_with_corners_not_aligned(self):
+        two = torch.tensor([[0.0, 1.0], [0.0, 1.0]]).expand(1, 3, 2, 2)
+        row = torch.tensor([0.0, 0.25, 0.75, 1.0])  # centres at -1/4, 1/4, 3/4, 5/4 of the small pixels
+        torch.testing.assert_close(enlarge(two, 4), row.expand(1, 3, 4, 4))
+
+    def test_of_the_stream_and_of_the_source_reach_the_size_of_the_model(self, domains):
+        schedule = schedule_for(domains, "csc", batch_size=5)
+        module = StreamDataModule(domains, schedule, image_size=96)
+        sent = next(iter(module.test_dataloader()))
+        arrived = module.on_after_batch_transfer(sent, 0)
+        assert (sent.images.shape, arrived.images.shape) == ((5, 3, 64, 64), (5, 3, 96, 96))
+        torch.testing.assert_close(arrived.images, enlarge(sent.images / 255, 96))
+        assert next(iter(module.source_dataloader(SourceNeed.UNLABELED, batch_size=2))).shape == (2, 3, 96, 96)
+
+    def test_of_the_right_size_are_left_alone(self):
+        images = torch.rand(1, 3, 4, 4)
+        assert enlarge(images, 4) is images
+        assert enlarge(images, None) is images
+
+    @pytest.mark.parametrize("shape", [(1, 3, 5, 5), (1, 3, 3, 2)])
+    def test_larger_ones_and_rectangles_name_the_remedy(self, shape):
+        with pytest.raises(ValueError, match=r"do not fit a model of 4x4: set dataset\.image_size=4"):
+            enlarge(torch.rand(shape), 4)
+
+
+class TestSourceImages:
+    def test_come_each_once_in_an_order_of_the_seed(self, domains):
+        module = module_for(domains)
+        batches = list(module.source_dataloader(SourceNeed.LABELED, batch_size=1300))
+        assert [len(images) for images, _ in batches] == [1300, 1300, 1300, 100]
+        order = np.random.default_rng(3).permutation(4000)
+        np.testing.assert_array_equal(torch.cat([labels for _, labels in batches]), order % 10)
+        expected = torch.from_numpy(domains.source_images()[int(order[0])]).permute(2, 0, 1) / 255
+        torch.testing.assert_close(batches[0][0][0], expected)
+
+    def test_are_the_same_with_and_without_labels(self, domains):
+        module = module_for(domains)
+        images = next(iter(module.source_dataloader(SourceNeed.UNLABELED)))
+        labeled, _ = next(iter(module.source_dataloader(SourceNeed.LABELED)))
+        assert torch.equal(images, labeled)
+        assert 0 <= images.min() < 0.5 < images.max() <= 1
+
+    def test_have_another_order_under_another_seed(self, domains):
+        schedule = schedule_for(domains, "csc")
+        first, second = (
+            next(iter(StreamDataModule(domains, schedule, seed=s).source_dataloader(SourceNeed.UNLABELED)))
+            for s in (0, 1)
+        )
+        assert not torch.equal(first, second)
+
+
+def test_a_named_data_module_is_made_of_plain_arguments(tmp_path):
+    module = tta.data.ShapesC(
+        "cdc", batch_size=4, seed=2, setting_params={"delta": 0.2}, num_images=8, domains=["fog", "clean"], severity=2
+    )
+    domains = shapes_c(num_images=8, domains=["fog", "clean"], severity=2)
+    assert module.schedule == schedule_for(domains, "cdc", batch_size=4, seed=2, delta=0.2)
+    assert module.domains.severity == 2
+    images = np.stack([domains.load("clean", i) for i in range(8)])
+    np.savez(tmp_path / "x.npz", images=images, labels=np.arange(8))
+    own = tta.data.CorruptedImages(
+        "cdc", images=f"{tmp_path}/x.npz", batch_size=4, seed=2, setting_params={"delta": 0.2},
+        domains=["fog", "clean"], model_size=96,
+    )  # fmt: skip
+    assert own.schedule == module.schedule
+    batch = own.on_after_batch_transfer(next(iter(own.test_dataloader())), 0)
+    assert batch.images.shape == (4, 3, 96, 96)
+
+
+def test_every_data_set_with_a_label_per_image_has_a_named_data_module():
+    named = [getattr(tta.data, name) for name in tta.data.__all__ if hasattr(getattr(tta.data, name), "make")]
+    assert {cls.make for cls in named} == {make for name, make in DATASETS.items() if name not in SEGMENTATION}

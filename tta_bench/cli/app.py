@@ -1,0 +1,275 @@
+"""The command line. Torch is imported only by the commands that need it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+from rich.markup import escape
+
+from tta_bench.cli.data import data_app
+from tta_bench.cli.source import source_app
+from tta_bench.cli.terminal import Words, console, errors
+from tta_bench.cli.terminal import one_sentence as _one_sentence
+from tta_bench.ranks import is_worker
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Benchmark continual test-time adaptation: methods side by side on the same stream.",
+)
+stream_app = typer.Typer(no_args_is_help=True, help="Look at a stream before anything runs on it.")
+app.add_typer(stream_app, name="stream")
+app.add_typer(source_app, name="source")
+app.add_typer(data_app, name="data")
+
+
+@app.command()
+def bench(words: Words = None) -> None:
+    """Run several methods on the same stream, then compare them.
+
+    Examples:
+        tta-bench bench setting=cdc
+
+        tta-bench bench setting=csc methods=[source,tent,dpcore] seeds=[0,1,2] tent.lr=0.001
+
+        tta-bench bench dataset=corrupted dataset.images=images/ model=local model.checkpoint=w.safetensors
+        model.config=w.yaml
+    """
+    with _one_sentence():
+        from tta_bench.experiments.bench import bench as run_bench
+
+        results = run_bench(words or [], console)
+        _print_tables(results)
+    if any(result["status"] != "done" for result in results):
+        raise typer.Exit(1)
+
+
+@app.command()
+def run(words: Words = None) -> None:
+    """Run one method on one stream.
+
+    Examples:
+        tta-bench run method=dpcore setting=cdc seed=0
+
+        tta-bench run method=tent method.lr=0.001 setting=repeating setting.rounds=3 logger=off
+    """
+    with _one_sentence():
+        from tta_bench.config.compose import compose_run
+        from tta_bench.experiments.run import Run
+
+        result = Run(compose_run(words or [])).execute(console)
+        if not is_worker():
+            _print_tables([result])
+    if result["status"] != "done":
+        errors.print(f"[bold red]failed:[/] {escape(str(result['error']))}", highlight=False, soft_wrap=True)
+        raise typer.Exit(1)
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str, typer.Argument(metavar="NAME|list", help="A table or figure of DPCore's paper")],
+    words: Words = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the runs that it needs")] = False,
+) -> None:
+    """Run a table or figure of the paper, as far as it has not been run, and set our numbers beside the paper's.
+
+    Examples:
+        tta-bench reproduce list
+
+        tta-bench reproduce components dataset=shapes_c
+
+        tta-bench reproduce imagenetc_csc dataset.root=imagenet-c dataset.source_images=imagenet/train
+        methods=[source,tent,dpcore] seeds=[0,1,2] dpcore.rho=0.9
+    """
+    with _one_sentence():
+        if name == "list":
+            from tta_bench.paper.tables import tables_list
+
+            console.print(tables_list())
+            return
+        from tta_bench.paper.report import print_report, write_report
+        from tta_bench.paper.reproduce import distinct, make_plan
+        from tta_bench.paper.reproduce import reproduce as run_table
+
+        plan = make_plan(name, words or [])
+        if dry_run:
+            for job in distinct(plan.composed().values()).values():
+                typer.echo(shlex.join(["tta-bench", "run", *job.words]))
+            return
+        done = run_table(plan, console)
+        print_report(done, console)
+        files = write_report(done)
+        console.print(f"The same in {', '.join(files)}", highlight=False, markup=False, soft_wrap=True)
+    if done.failures:
+        raise typer.Exit(1)
+
+
+@app.command()
+def tune(
+    words: Words = None,
+    grid: Annotated[
+        list[str] | None, typer.Option(help="Values to try, e.g. lr=[0.001,0.01],rho=[0.6,0.8]; can be repeated")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="File of the best values; by default ./DATASET_METHOD.yaml")
+    ] = None,
+) -> None:
+    """Choose a method's hyper-parameters on the four validation corruptions, and keep the best with their provenance.
+
+    Without a grid, learning rates around the published one are tried. Points that have been run are not repeated.
+
+    Examples:
+        tta-bench tune method=tent
+
+        tta-bench tune method=dpcore setting=csc seeds=[0,1] --grid lr=[0.01,0.1],rho=[0.8,0.95]
+
+        tta-bench tune method=sar dataset=imagenet_c dataset.root=imagenet-c model=vit_b16_raw
+    """
+    with _one_sentence():
+        from tta_bench.experiments.tune import make_tuning, tuning_table, write_tuned
+        from tta_bench.experiments.tune import tune as run_grid
+
+        done = run_grid(make_tuning(words or [], grid or []), console)
+        console.print(tuning_table(done))
+        console.print(write_tuned(done, output), highlight=False, markup=False, soft_wrap=True)
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path] | None, typer.Argument(help="Run folders, or folders above them")] = None,
+    form: Annotated[
+        str | None,
+        typer.Option("--format", help="terminal, markdown, latex, csv or html; by default the file's ending"),
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Write into this file instead of the terminal")] = None,
+    baseline: Annotated[str, typer.Option(help="The method, or the column, that gains are over")] = "source",
+    from_wandb: Annotated[
+        str | None,
+        typer.Option(metavar="ENTITY/PROJECT", help="Fetch the runs of this W&B project, and report on them"),
+    ] = None,
+    to_wandb: Annotated[
+        str | None, typer.Option(metavar="ENTITY/PROJECT", help="Also give the finished runs to this W&B project")
+    ] = None,
+) -> None:
+    """Compare runs, from their folders alone.
+
+    Examples:
+        tta-bench report runs/shapes_c/cdc
+
+        tta-bench report runs --output report.html --baseline tent
+
+        tta-bench report --from-wandb me/tta_bench --output report.html
+    """
+    with _one_sentence():
+        from tta_bench.files import writing
+        from tta_bench.report import comparison_tables, format_of, report_text
+        from tta_bench.results.run_folder import read_results
+
+        form = form or (format_of(output) if output else "terminal")
+        folders = folders or []
+        if from_wandb:
+            from tta_bench.loggers.wandb_transfer import from_wandb as fetch
+
+            folders = [*folders, *fetch(from_wandb, errors)]
+        if not folders:
+            raise ValueError("say which runs: give their folders, or --from-wandb entity/project")
+        results = read_results(folders)
+        if to_wandb:
+            from tta_bench.loggers.wandb_transfer import to_wandb as give
+
+            give(folders, to_wandb, baseline, errors)
+        if output is None and form == "terminal":
+            _print_tables(results, comparison_tables(results, baseline))
+            return
+        text = report_text(results, form, baseline, output.parent if output else None)
+        if output is None:
+            typer.echo(text, nl=False)
+            return
+        with writing(output):
+            output.write_text(text, encoding="utf-8")
+        console.print(f"{len(results)} runs in {output}", highlight=False, markup=False, soft_wrap=True)
+
+
+@app.command()
+def doctor(
+    words: Words = None,
+    images: Annotated[int, typer.Option(help="How many images the source model predicts")] = 300,
+) -> None:
+    """Look at data, model, their fit, memory, disk and W&B before a long run; exit status 1 if there is a problem.
+
+    Examples:
+        tta-bench doctor dataset=imagenet_c dataset.root=/data/ImageNet-C model=vit_b16_raw methods=[source,tent,dpcore]
+
+        tta-bench doctor dataset=corrupted dataset.images=images/ model=local model.checkpoint=w.pth model.config=w.yaml
+    """
+    with _one_sentence():
+        from tta_bench.experiments.doctor import checks_table
+        from tta_bench.experiments.doctor import doctor as examine
+
+        checks = examine(words or [], console, images)
+    console.print(checks_table(checks))
+    if any(check.state == "problem" for check in checks):
+        raise typer.Exit(1)
+
+
+@app.command("list")
+def list_options(
+    what: Annotated[str, typer.Argument(metavar="methods|settings|datasets|models")],
+    markdown: Annotated[bool, typer.Option(help="The methods in full, as in docs/methods.md; takes a minute")] = False,
+) -> None:
+    """List what can be chosen.
+
+    Examples:
+        tta-bench list methods
+
+        tta-bench list methods --markdown > methods.md
+    """
+    groups = {"methods": "method", "settings": "setting", "datasets": "dataset", "models": "model"}
+    with _one_sentence():
+        if what not in groups:
+            raise ValueError(f"there is no list of {what!r}: ask for {', '.join(groups)}")
+        if markdown and what != "methods":
+            raise ValueError(f"only the methods can be listed in markdown, not the {what}")
+        if markdown:
+            from tta_bench.cli.method_table import methods_markdown
+
+            typer.echo(methods_markdown(), nl=False)
+            return
+        from tta_bench.cli.listing import listing
+
+        console.print(listing(groups[what]))
+
+
+@stream_app.command("show")
+def stream_show(
+    words: Words = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the timeline into this picture (.png, .pdf, .svg)")] = None,
+) -> None:
+    """Print a stream's segments and fingerprint, and draw its timeline.
+
+    Examples:
+        tta-bench stream show setting=cdc seed=1
+
+        tta-bench stream show setting=cdc_2d setting.probabilities=R3 --plot timeline.png
+    """
+    with _one_sentence():
+        from tta_bench.cli.show import show_stream
+
+        show_stream(words or [], plot, console)
+
+
+def _print_tables(results: list[dict[str, object]], tables: Sequence[RenderableType] = ()) -> None:
+    from tta_bench.report import comparison_tables
+
+    for table in tables or comparison_tables(results):
+        console.print(table)
+    console.print(
+        f"{len(results)} runs in {', '.join(sorted({str(Path(str(r['folder'])).parents[1]) for r in results}))}"
+    )

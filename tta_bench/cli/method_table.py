@@ -1,0 +1,123 @@
+"""What there is to know about every method, for the terminal and for docs/methods.md."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import timm
+import torch
+from hydra_zen import get_target
+from rich.table import Table
+
+from tta_bench.config.compose import compose_run, options
+from tta_bench.config.registry import register_all
+from tta_bench.methods import METHODS, TTAMethod
+from tta_bench.models.backbones.base import Backbone
+from tta_bench.models.backbones.timm_cnn import TimmBackbone
+from tta_bench.models.backbones.vit import ViTBackbone
+from tta_bench.types import SourceNeed
+
+COLUMNS = (
+    "name", "paper", "prediction", "passes per sample", "sees of the source",
+    "trainable", "added", "pixels", "defaults",
+)  # fmt: skip
+INTRODUCTION = """\
+# Methods
+
+Made by `make docs` from the classes; a test keeps it so. *Prediction*: which of a batch's own updates its prediction
+has seen. *Sees of the source*: beyond the source weights; those that saw **labeled images** had help.
+*Trainable* and *added* scalars: of a ViT-B/16 for 224 pixels and 1,000 classes (of a ResNet-50 for methods that need
+batch norm), before the stream; copies of the network, such as teachers, are not counted as added. *Pixels*: whether it
+adapts networks for segmentation too.
+"""
+
+
+class Facts(NamedTuple):
+    """A row of the table."""
+
+    name: str
+    paper: str
+    prediction: str
+    passes: str
+    source: str
+    trainable: str
+    added: str
+    pixels: str
+    provenance: str
+
+
+def method_table() -> Table:
+    """All methods and their configurations, for the terminal."""
+    table = Table(*(c for c in COLUMNS if c not in ("trainable", "added")))
+    for name, cls in METHODS.items():
+        facts = _facts(name, cls)
+        table.add_row(*facts[:5], facts.pixels, facts.provenance)
+    table.add_section()
+    for name, of in _variants():
+        table.add_row(name, f"a configuration of {of}")
+    return table
+
+
+def methods_markdown() -> str:
+    """The whole of docs/methods.md. Builds every method on a ViT-B/16, which takes about a minute."""
+    lines = [INTRODUCTION, f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
+    for name, cls in METHODS.items():
+        facts = _facts(name, cls, _build(cls))
+        facts = facts._replace(source=f"**{facts.source}**" if cls.source_need is SourceNeed.LABELED else facts.source)
+        lines.append(f"| `{facts.name}` | {' | '.join(facts[1:])} |")
+    lines += ["", "Configurations: " + ", ".join(f"`{name}` (of `{of}`)" for name, of in _variants()) + ".", ""]
+    for name, cls in METHODS.items():
+        lines += [f"## {name}", "", *_prose(cls), ""]
+    return "\n".join(lines).replace("``", "`").rstrip() + "\n"
+
+
+def _facts(name: str, cls: type[TTAMethod], built: TTAMethod | None = None) -> Facts:
+    sections = _sections(cls)
+    cost = re.split(r"(?<=\.)\s", " ".join(sections.get("Cost", "").split()))[0].rstrip(".")
+    sizes = (f"{built.trainable_parameters():,}", f"{built.extra_parameters():,}") if built else ("", "")
+    timing, pixels = cls.prediction_timing.value.replace("_", " "), "yes" if cls.segments else ""
+    return Facts(name, cls.paper, timing, cost, cls.source_need.value, *sizes, pixels, cls.provenance)
+
+
+def _build(cls: type[TTAMethod]) -> TTAMethod:
+    network = timm.create_model("vit_base_patch16_224")
+    try:
+        return _configured(cls, ViTBackbone(network, (0.5,) * 3, (0.5,) * 3))
+    except ValueError:  # the method says what it needs instead
+        return _configured(cls, TimmBackbone(timm.create_model("resnet50"), (0.5,) * 3, (0.5,) * 3))
+
+
+def _configured(cls: type[TTAMethod], backbone: Backbone) -> TTAMethod:
+    method = cls(backbone)
+    with torch.no_grad():
+        method.configure_model()
+    return method
+
+
+def _variants() -> Iterator[tuple[str, str]]:
+    """Configurations with names of their own, and the method each belongs to."""
+    register_all()
+    classes = {cls: name for name, cls in METHODS.items()}
+    for name in options("method"):
+        if name not in METHODS:
+            target = get_target(compose_run([f"method={name}"]).config.method)
+            if target in classes:
+                yield name, classes[target]
+
+
+def _sections(cls: type) -> dict[str, str]:
+    """Sections of a Google-style docstring by title; the part before them under ""."""
+    parts = re.split(r"^([A-Z]\w+):$", inspect.getdoc(cls) or "", flags=re.MULTILINE)
+    return {"": parts[0], **dict(zip(parts[1::2], parts[2::2], strict=True))}
+
+
+def _prose(cls: type) -> list[str]:
+    sections = _sections(cls)
+    lines = [sections[""].strip()]
+    for title in ("Cost", "Source", "Departures"):
+        if title in sections:
+            lines += ["", f"*{title}.* {' '.join(sections[title].split())}"]
+    return lines

@@ -1,0 +1,41 @@
+"""Show a stream before anything runs on it. Does not import torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from tta_bench.config.compose import build, compose_stream, plain, require
+from tta_bench.datasets.segmentation.label_map_domains import check_setting
+from tta_bench.streams import Schedule, make_stream, plot_timeline, timeline_text
+
+
+def make_schedule(words: Sequence[str]) -> Schedule:
+    """The schedule that a run with these overrides would see."""
+    composed = compose_stream(words)
+    require(composed.config)
+    domains = build(composed.config.dataset)
+    setting = plain(composed.config.setting)
+    check_setting(domains, setting["kind"])
+    labels = {name: np.asarray(domains.labels(name)) for name in domains.domains}
+    return make_stream(setting.pop("kind"), labels=labels, seed=composed.config.seed, **setting)
+
+
+def show_stream(words: Sequence[str], plot: Path | None, console: Console) -> None:
+    """Print segments, fingerprint and timeline; draw the timeline if asked.
+
+    Raises:
+        ConfigError: If an override is wrong.
+        ValueError: If the picture's suffix is unknown.
+    """
+    if plot is not None and plot.suffix not in (".png", ".pdf", ".svg"):
+        raise ValueError(f"--plot must end in .png, .pdf or .svg, got {plot}")
+    schedule = make_schedule(words)
+    console.print(schedule.describe(), highlight=False)
+    console.print(timeline_text(schedule, width=console.width))
+    if plot is not None:
+        plot_timeline(schedule, plot, title=" ".join(words))
+        console.print(f"timeline in {plot}")

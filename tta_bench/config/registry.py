@@ -1,0 +1,104 @@
+"""Configuration nodes made from the signatures of the classes, so that a default has one home."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from hydra_zen import builds
+
+from tta_bench.datasets.classification.cifar_c import cifar10_c, cifar100_c
+from tta_bench.datasets.classification.corrupted import corrupted
+from tta_bench.datasets.classification.image_folder import image_folder
+from tta_bench.datasets.classification.imagenet_c import imagenet_c
+from tta_bench.datasets.classification.packed import packed
+from tta_bench.datasets.classification.shapes_c import shapes_c
+from tta_bench.datasets.segmentation.driving import acdc, cityscapes
+from tta_bench.datasets.segmentation.folder import segmentation_folder
+from tta_bench.datasets.segmentation.streets_c import streets_c
+from tta_bench.streams import KINDS
+
+# Data sets with a class per pixel, and the words that they stand for where a run does not say otherwise: a source model
+# that scores pixels, and single images, as published.
+SEGMENTATION: dict[str, tuple[str, ...]] = {
+    "streets_c": ("model=streets_segformer", "setting.batch_size=1"),
+    "acdc": ("model=segformer_b5", "setting.batch_size=1"),
+    "cityscapes": ("model=segformer_b5", "setting.batch_size=1"),
+    "segmentation_folder": ("model=segformer", "setting.batch_size=1"),
+}
+DATASETS: dict[str, Callable[..., Any]] = {
+    "shapes_c": shapes_c,
+    "corrupted": corrupted,
+    "cifar10_c": cifar10_c,
+    "cifar100_c": cifar100_c,
+    "imagenet_c": imagenet_c,
+    "image_folder": image_folder,
+    "packed": packed,
+    "streets_c": streets_c,
+    "acdc": acdc,
+    "cityscapes": cityscapes,
+    "segmentation_folder": segmentation_folder,
+}
+
+
+def config_folder() -> Path:
+    """The folder of yaml files: inside the installed package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    inside = package / "configs"
+    return inside if inside.is_dir() else package.parent / "configs"
+
+
+def register_light() -> None:
+    """Register settings and data sets: all that a stream needs, without torch."""
+    store = ConfigStore.instance()
+    for name, kind in KINDS.items():
+        own = {
+            key: list(p.default) if isinstance(p.default, tuple) else p.default
+            for key, p in inspect.signature(kind).parameters.items()
+            if key not in ("sizes", "labels", "seed")
+        }
+        store.store(group="setting", name=name, node={"kind": name, **own, "rounds": 1, "order": None})
+    for name, make in DATASETS.items():
+        store.store(group="dataset", name=name, node=builds(make, populate_full_signature=True))
+
+
+def register_all() -> None:
+    """Register everything, methods and models included. Imports torch."""
+    from tta_bench.methods import METHODS
+    from tta_bench.models.loading.load_model import load_model
+    from tta_bench.models.loading.segformer import load_segformer
+
+    register_light()
+    store = ConfigStore.instance()
+    for name, cls in METHODS.items():
+        register_method(name, cls)
+    store.store(group="model", name="timm", node=builds(load_model, populate_full_signature=True))
+    store.store(group="model", name="local", node=builds(load_model, populate_full_signature=True))
+    store.store(group="model", name="segformer", node=builds(load_segformer, populate_full_signature=True))
+
+
+def register_method(name: str, cls: type) -> None:
+    """Make ``method=<name>`` build ``cls`` from its keyword arguments."""
+    # The backbone is passed when the method is built; the seed is the run's.
+    node = builds(cls, populate_full_signature=True, zen_partial=True, zen_exclude=("backbone", "seed"))
+    ConfigStore.instance().store(group="method", name=name, node=node)
+
+
+def import_class(path: str) -> type:
+    """Import ``package.module.Class``.
+
+    Raises:
+        ValueError: If there is no such class.
+    """
+    module, _, name = path.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"cannot import the class {path!r} ({error}): is its folder on PYTHONPATH?") from error
+    if not inspect.isclass(found):
+        raise ValueError(f"{path!r} is not a class")
+    return found

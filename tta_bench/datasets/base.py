@@ -1,0 +1,123 @@
+"""What every data set is: named domains of labelled images, or of images with a class for every pixel."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeGuard
+
+import numpy as np
+
+
+class CleanImages(Protocol):
+    """Labelled images by number."""
+
+    labels: np.ndarray  # (N,) int64
+
+    def __len__(self) -> int:
+        """Number of images N."""
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        """Image ``index``: (H, W, 3) uint8, RGB."""
+
+    def describe(self) -> str:
+        """Where the images come from, in a few words."""
+
+
+def digest(images: CleanImages, sample: int = 64) -> str:
+    """Twelve hex digits that change when the images do: SHA-256 over all labels and an even sample of images."""
+    sha = hashlib.sha256(np.ascontiguousarray(images.labels).tobytes())
+    for index in np.unique(np.linspace(0, len(images) - 1, sample).astype(int)):
+        sha.update(images[int(index)].tobytes())
+    return sha.hexdigest()[:12]
+
+
+class Subset:
+    """Some of the images.
+
+    Args:
+        images: All of them.
+        rows: Numbers of those to take.
+    """
+
+    def __init__(self, images: CleanImages, rows: Sequence[int] | np.ndarray) -> None:
+        self.images, self.rows = images, np.asarray(rows, dtype=np.int64)
+        self.labels = images.labels[self.rows]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return self.images[int(self.rows[index])]
+
+    def describe(self) -> str:
+        """Of which they are some, and how many."""
+        return f"{len(self)} of {self.images.describe()}"
+
+
+class DomainDataset(Protocol):
+    """Named domains of labelled images; what a stream refers to."""
+
+    @property
+    def name(self) -> str:
+        """Name of the data set in results."""
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """The domains' names, in their usual order."""
+
+    def labels(self, domain: str) -> np.ndarray:
+        """Labels (N,) int64 of a domain."""
+
+    def load(self, domain: str, index: int) -> np.ndarray:
+        """Image ``index`` of a domain: (H, W, 3) uint8, RGB."""
+
+    def source_images(self) -> CleanImages:
+        """Labelled images of the source domain, disjoint from those of the stream."""
+
+    def describe(self) -> dict[str, Any]:
+        """All that determines the images, as plain values for a result file."""
+
+
+class SegmentedImages(CleanImages, Protocol):
+    """Images by number, with label maps. They have no labels as wholes: ``labels`` are zeros."""
+
+    def label_map(self, index: int) -> np.ndarray:
+        """Classes (H, W) uint8, 255 where a pixel does not count; H and W may differ from those of the image."""
+
+
+class SegmentedSubset(Subset):
+    """Some of the images, with their label maps."""
+
+    images: SegmentedImages
+
+    def label_map(self, index: int) -> np.ndarray:
+        """Label map of image ``index``, as for ``SegmentedImages``."""
+        return self.images.label_map(int(self.rows[index]))
+
+
+class SegmentationDataset(DomainDataset, Protocol):
+    """Named domains of images with label maps."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes 0, 1, ..."""
+
+    def label_map(self, domain: str, index: int) -> np.ndarray:
+        """Label map of image ``index`` of a domain, as for ``SegmentedImages``."""
+
+    def source_images(self) -> SegmentedImages:
+        """Images of the source domain, disjoint from those of the stream."""
+
+
+def has_label_maps(domains: DomainDataset) -> TypeGuard[SegmentationDataset]:
+    """Whether every pixel has a class, rather than every image."""
+    return hasattr(domains, "label_map")
+
+
+def label_digest(images: SegmentedImages, sample: int = 8) -> str:
+    """Twelve hex digits that change when the label maps do: SHA-256 over an even sample of them."""
+    sha = hashlib.sha256()
+    for index in np.unique(np.linspace(0, len(images) - 1, sample).astype(int)):
+        sha.update(np.ascontiguousarray(images.label_map(int(index))).tobytes())
+    return sha.hexdigest()[:12]

@@ -1,0 +1,131 @@
+"""Domains whose images lie ready on disk."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from tta_bench.datasets.base import CleanImages, digest
+from tta_bench.datasets.files.class_folders import ImageFiles, without_damaged
+
+OnBadImage = Literal["fail", "skip"]
+
+
+class ImageDomains:
+    """One set of labelled images per domain.
+
+    Args:
+        name: Name of the data set in results.
+        images: The images of each domain, by its name, in the domains' usual order.
+        source: Images of the source domain; None if there are none.
+        facts: What else a result says about the images.
+    """
+
+    def __init__(
+        self, name: str, images: Mapping[str, CleanImages], source: CleanImages | None, facts: Mapping[str, Any]
+    ) -> None:
+        self.name, self.images, self._source, self._facts = name, dict(images), source, facts
+        self.domains = tuple(images)
+
+    def labels(self, domain: str) -> np.ndarray:
+        """Labels (N,) int64 of a domain."""
+        return self.images[domain].labels
+
+    def load(self, domain: str, index: int) -> np.ndarray:
+        """Image ``index`` of a domain: (H, W, 3) uint8, RGB."""
+        return self.images[domain][index]
+
+    def source_images(self) -> CleanImages:
+        """Images of the source domain.
+
+        Raises:
+            ValueError: If there are none.
+        """
+        if self._source is None:
+            raise ValueError(f"this method needs source images, and {self.name} has none: set dataset.source_images")
+        return self._source
+
+    def describe(self) -> dict[str, Any]:
+        """Numbers of images, what the data set adds, and a digest of labels and a sample of images."""
+        return {"num_images": {d: len(images) for d, images in self.images.items()}, **self._facts, **self._digest}
+
+    @cached_property
+    def _digest(self) -> dict[str, str]:
+        parts = [f"{domain} {digest(images, sample=8)}" for domain, images in self.images.items()]
+        return {"digest": hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]}
+
+
+class PixelArray:
+    """Labelled images in an array, which may be a memory map.
+
+    Args:
+        pixels: (N, H, W, 3) uint8.
+        labels: (N,) whole numbers.
+        description: Where they come from.
+    """
+
+    def __init__(self, pixels: np.ndarray, labels: np.ndarray, description: str) -> None:
+        self.pixels, self.labels, self.description = pixels, np.array(labels, dtype=np.int64), description
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return np.array(self.pixels[index])
+
+    def describe(self) -> str:
+        """Where they come from, and how many there are."""
+        return f"{self.description} ({len(self)} images)"
+
+
+def check_num_images(num_images: int | None, available: int, domain: str) -> None:
+    """Refuse a number of images that a domain does not have.
+
+    Raises:
+        ValueError: If it is not 1 to ``available``.
+    """
+    if num_images is not None and not 1 <= num_images <= available:
+        raise ValueError(
+            f"dataset.num_images must be in 1..{available}, the number of images of {domain}; got {num_images}"
+        )
+
+
+def from_files(
+    name: str,
+    files: Mapping[str, ImageFiles],
+    source: CleanImages | None,
+    facts: Mapping[str, Any],
+    num_images: int | None,
+    on_bad_image: OnBadImage,
+) -> ImageDomains:
+    """Domains made of image files.
+
+    Args:
+        name: Name of the data set in results.
+        files: The images of each domain.
+        source: Images of the source domain; None if there are none.
+        facts: What else a result says about the images.
+        num_images: Take only so many of each domain, spread evenly over their order; None takes all.
+        on_bad_image: ``skip`` leaves damaged files out now, so that the stream is made of what can be shown, and adds
+            their number and the first names to ``facts``; ``fail`` looks at no file before its turn.
+
+    Raises:
+        ValueError: If a domain has fewer than ``num_images``, or no image that can be read.
+    """
+    images: dict[str, CleanImages] = {}
+    skipped: list[str] = []
+    for domain, chosen in files.items():
+        check_num_images(num_images, len(chosen), domain)
+        if num_images is not None:
+            chosen = chosen.rows(np.arange(num_images) * len(chosen) // num_images)
+        if on_bad_image == "skip":
+            chosen, names = without_damaged(chosen)
+            skipped += [f"{domain}/{name}" for name in names]
+        images[domain] = chosen
+    if on_bad_image == "skip":
+        facts = {**facts, "skipped_images": {"number": len(skipped), "first": skipped[:10]}}
+    return ImageDomains(name, images, source, facts)

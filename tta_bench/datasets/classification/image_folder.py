@@ -1,0 +1,86 @@
+"""Any folder of domain folders of class folders: PACS, DomainNet, ImageNet-R and its relatives, one's own images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tta_bench.datasets.classification.image_domains import ImageDomains, OnBadImage, from_files
+from tta_bench.datasets.files.class_folders import Crop, Interpolation, class_folders, files_of, find_images, some
+from tta_bench.datasets.files.class_names import IMAGENET, IMAGENET_SUBSET, label_map
+
+
+def image_folder(
+    *,
+    root: str,
+    domains: str | list[str] | None = None,
+    classes: str | None = None,
+    num_images: int | None = None,
+    image_size: int | None = 224,
+    resize: int | None = 256,
+    interpolation: Interpolation = "bilinear",
+    source_images: str | None = None,
+    on_bad_image: OnBadImage = "fail",
+) -> ImageDomains:
+    """Any images in <root>/<domain>/<class>/: PACS, DomainNet, ImageNet-R, -Sketch, -A and V2, your own.
+
+    Args:
+        root: The folder that holds a folder per domain.
+        domains: Names of the folders to show, in their usual order; None takes all but ``source_images``, by name.
+        classes: What gives a class folder its label. None: the order of the names; every domain must then have the
+            same classes. ``imagenet``: 0 to 999 by WordNet id, or by the folders ``0`` to ``999`` of ImageNet-V2; a
+            domain may have some of the classes only. ``imagenet_subset``: the same, and the model chooses among the
+            classes that some domain has, as is published for the 200 of ImageNet-R and -A; it is told which. The path
+            of a text file with a class name per line in the order of the labels: other folders are ignored.
+        num_images: Use only so many images of each domain, spread evenly over the order of names; None uses all.
+        image_size: Side of the square cut out of the centre; None keeps the images as they are (and needs
+            ``resize=null``), they must then have one size.
+        resize: Length that the shorter side is brought to before; None leaves it.
+        interpolation: Filter of the resizing.
+        source_images: A folder of class folders with images of the source domain, cut in the same way, for the
+            methods that need some; it may lie in ``root``.
+        on_bad_image: ``fail``: an image that cannot be read ends the run when its turn comes. ``skip``: damaged files
+            are looked for when the data set is opened, left out of the stream and named in the result.
+
+    Raises:
+        FileNotFoundError: If a folder or a list does not exist.
+        ValueError: If a domain lacks a class or an argument is wrong; the message says what to do.
+    """
+    crop = Crop(image_size, resize, interpolation)
+    top = Path(root).expanduser()
+    source = None if source_images is None else Path(source_images).expanduser()
+    folders = _domain_folders(top, domains, source)
+    given = None if classes is None else label_map(IMAGENET if classes == IMAGENET_SUBSET else classes)
+    found = {name: find_images(folder, given) for name, folder in folders.items()}
+    facts: dict[str, Any] = {}
+    if given is not None and classes == IMAGENET_SUBSET:
+        kept = sorted({given[name] for images in found.values() for name in images})
+        given = {name: kept.index(given[name]) for name in given if given[name] in kept}
+        facts = {"model_classes": kept}
+    clean = None if source is None else find_images(source, given)
+    labels = given or label_map(None, (name for images in [*found.values(), clean or {}] for name in images))
+    if given is None:
+        for name, images in found.items():
+            if missing := [label for label in labels if label not in images]:
+                raise ValueError(
+                    f"{folders[name]} lacks the class {missing[0]}, which another domain has: add it, or list the "
+                    "classes in dataset.classes"
+                )
+    files = {name: files_of(folders[name], images, labels, crop) for name, images in found.items()}
+    cut = None if source is None or clean is None else files_of(source, clean, labels, crop)
+    facts = {"classes": len(set(labels.values())), **facts, **crop.describe()}
+    return from_files("image_folder", files, cut, facts, num_images, on_bad_image)
+
+
+def _domain_folders(root: Path, domains: str | list[str] | None, source: Path | None) -> dict[str, Path]:
+    there = class_folders(root)
+    if domains is None:
+        names = [name for name in there if source is None or (root / name).resolve() != source.resolve()]
+    else:
+        names = [domains] if isinstance(domains, str) else list(domains)
+    if not names:
+        raise ValueError(f"{root} holds no folder that could be a domain")
+    for name in names:
+        if name not in there:
+            raise FileNotFoundError(f"{root} has no domain {name!r}; it holds: {some(there)}")
+    return {name: root / name for name in names}

@@ -1,0 +1,147 @@
+"""ImageNet-C as published: JPEG files in <corruption>/<severity>/<WordNet id>/."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from tta_bench.datasets.classification.image_domains import ImageDomains, OnBadImage, from_files
+from tta_bench.datasets.corruptions.names import check_severity, corruption_and_severity, domain_names
+from tta_bench.datasets.files.class_folders import (
+    Crop,
+    Interpolation,
+    class_folders,
+    files_of,
+    find_images,
+    open_folder,
+    some,
+)
+from tta_bench.datasets.files.class_names import IMAGENET, imagenet_classes, label_map, read_list
+from tta_bench.datasets.files.corrupted_copies import made_by
+
+_ROBUSTBENCH_LIST = "helper_files/imagenet_test_image_ids.txt"
+
+
+def imagenet_c(
+    *,
+    root: str,
+    domains: str | list[str] = "common",
+    severity: int = 5,
+    subset: str | None = None,
+    num_images: int | None = None,
+    classes: str = IMAGENET,
+    image_size: int = 224,
+    resize: int | None = None,
+    interpolation: Interpolation = "bilinear",
+    source_images: str | None = None,
+    on_bad_image: OnBadImage = "fail",
+) -> ImageDomains:
+    """ImageNet-C: the ImageNet validation images under each corruption, 224x224, a thousand classes.
+
+    Args:
+        root: The folder that holds a folder per corruption.
+        domains: ``common`` (the 15), ``validation`` (the 4), or a list of corruptions, with a severity of their own
+            as in ``fog/3``.
+        severity: 1 to 5.
+        subset: None shows all 50,000 images of a domain; ``robustbench`` the 5,000 of most CTTA papers, by the list
+            in the package ``robustbench``, which must be installed; or the path of a text file with a line such as
+            ``n01440764/ILSVRC2012_val_00000293.JPEG`` per image.
+        num_images: Use only so many images of each domain, spread evenly over the order of names; None uses all.
+        classes: ``imagenet`` for labels 0 to 999; or the path of a text file with a WordNet id per line, in the order
+            of the labels, for a model of fewer classes.
+        image_size: Side of the square cut out of the centre.
+        resize: Length that the shorter side is brought to before; None leaves the published 224 pixels as they are,
+            256 is what the RobustBench loader does.
+        interpolation: Filter of the resizing.
+        source_images: A folder of clean images in a folder per WordNet id, for the methods that need some. They are
+            cut in the same way; without ``resize``, from ``image_size`` / 0.875, as the published images were.
+        on_bad_image: ``fail``: an image that cannot be read ends the run when its turn comes. ``skip``: damaged files
+            are looked for when the data set is opened, left out of the stream and named in the result; a file that
+            is damaged between its ends is not found and still ends the run.
+
+    Raises:
+        FileNotFoundError: If a folder or a list does not exist.
+        ValueError: If a class or an image is missing, or an argument is wrong; the message says what to do.
+
+    Source: Hendrycks & Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions and
+    Perturbations", ICLR 2019; Zenodo record 2235448.
+    """
+    check_severity(severity)
+    crop, labels = Crop(image_size, resize, interpolation), label_map(classes)
+    chosen = None if subset is None else _subset(subset, labels)
+    needed = imagenet_classes() if classes == IMAGENET else tuple(labels)
+    files, top = {}, Path(root).expanduser()
+    for domain in domain_names(domains):
+        folder = _domain_folder(top, domain, severity)
+        found = _all_classes(folder, labels, needed) if chosen is None else _listed(folder, chosen)
+        files[domain] = files_of(folder, found, labels, crop)
+    clean_crop = Crop(image_size, resize or round(image_size / 0.875), interpolation)
+    source = None if source_images is None else open_folder(Path(source_images).expanduser(), classes, clean_crop)
+    facts: dict[str, Any] = {"severity": severity, "classes": len(needed), **crop.describe(), **made_by(top)}
+    if chosen is not None:
+        facts["subset"] = {"name": Path(str(subset)).name, "images": len(chosen), "sha256": _sha256(chosen)}
+    return from_files("imagenet_c", files, source, facts, num_images, on_bad_image)
+
+
+def _domain_folder(root: Path, domain: str, severity: int) -> Path:
+    corruption, chosen = corruption_and_severity(domain, severity)
+    folder = root / corruption / str(chosen)
+    if not folder.is_dir() and folder.parent.is_dir():
+        raise FileNotFoundError(
+            f"{folder.parent} lacks severity {chosen}; it holds: {some(class_folders(folder.parent))}"
+        )
+    if not folder.is_dir():
+        there = class_folders(root) + sorted(file.name for file in root.glob("*.tar"))
+        raise FileNotFoundError(f"{root} lacks {corruption}/{chosen}; it holds: {some(there)}")
+    return folder
+
+
+def _all_classes(folder: Path, labels: Mapping[str, int], needed: Sequence[str]) -> dict[str, list[str]]:
+    found = find_images(folder, labels)
+    if missing := [name for name in needed if name not in found]:
+        raise ValueError(
+            f"{folder} lacks {len(missing)} of {len(needed)} classes: {some(missing, 3)}; complete it, or list the "
+            "images that are there in dataset.subset"
+        )
+    return found
+
+
+def _listed(folder: Path, chosen: Sequence[str]) -> dict[str, list[str]]:
+    wanted: dict[str, list[str]] = {}
+    for line in chosen:
+        name, _, image = line.partition("/")
+        wanted.setdefault(name, []).append(image)
+    found = find_images(folder, wanted)
+    there = {f"{name}/{image}" for name, images in found.items() for image in images}
+    if missing := [line for line in chosen if line not in there]:
+        raise ValueError(f"{folder} lacks {len(missing)} of the {len(chosen)} images listed, first {missing[0]}")
+    return wanted
+
+
+def _subset(subset: str, labels: Mapping[str, int]) -> list[str]:
+    """The listed images in the order of their names."""
+    path = _robustbench_list() if subset == "robustbench" else Path(subset)
+    lines = sorted(read_list(path, "dataset.subset"))
+    for line in lines:
+        name, slash, image = line.partition("/")
+        if name not in labels or not slash or not image or "/" in image:
+            raise ValueError(f"{path} holds {line!r}, which is no image of a known class, such as n01440764/x.JPEG")
+    return lines
+
+
+def _robustbench_list() -> Path:
+    spec = find_spec("robustbench")  # finds the package without importing it
+    if spec is None or not spec.submodule_search_locations:
+        raise ValueError(
+            "dataset.subset=robustbench needs the package robustbench: pip install --no-deps robustbench, or give "
+            "the path of the list"
+        )
+    return Path(spec.submodule_search_locations[0]) / _ROBUSTBENCH_LIST
+
+
+def _sha256(lines: Sequence[str]) -> str:
+    """Hash of the listed names, whatever their order and line ends."""
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -1,0 +1,59 @@
+"""Which corruptions a data set shows: sets, groups, and names with a severity of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+from tta_bench.datasets.corruptions import COMMON, CORRUPTIONS, GROUPS, VALIDATION
+
+SETS = {"common": COMMON, "validation": VALIDATION}
+
+
+def domain_names(domains: str | Sequence[str]) -> tuple[str, ...]:
+    """The domains that a user's word or list means.
+
+    Args:
+        domains: ``common`` (the 15), ``validation`` (the 4), a group such as ``noise``, or corruption names,
+            with a severity of their own as in ``fog/3``; ``clean`` is allowed.
+
+    Raises:
+        ValueError: If there is none, or a name is no corruption.
+
+    Example:
+        >>> domain_names("noise")
+        ('gaussian_noise', 'shot_noise', 'impulse_noise')
+    """
+    names = SETS.get(domains, GROUPS.get(domains, (domains,))) if isinstance(domains, str) else tuple(domains)
+    known = [*CORRUPTIONS, "clean"]
+    if not names:
+        raise ValueError("dataset.domains is empty: name at least one corruption")
+    for name in names:
+        corruption, slash, severity = name.partition("/")
+        if slash and (severity not in ("1", "2", "3", "4", "5") or corruption == "clean"):
+            raise ValueError(f"{name!r} is not a corruption with a severity from 1 to 5, such as 'fog/3'")
+        if corruption not in known:
+            near = get_close_matches(corruption, [*known, *SETS, *GROUPS], n=1)
+            raise ValueError(f"unknown corruption {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    return tuple(names)
+
+
+def check_severity(severity: int) -> None:
+    """Refuse a severity that was never published.
+
+    Raises:
+        ValueError: If it is not 1 to 5.
+    """
+    if severity not in range(1, 6):
+        raise ValueError(f"dataset.severity must be 1, 2, 3, 4 or 5, got {severity}")
+
+
+def corruption_and_severity(domain: str, severity: int) -> tuple[str, int]:
+    """The corruption of a domain and its severity, its own or else the data set's.
+
+    Example:
+        >>> corruption_and_severity("fog/3", 5), corruption_and_severity("fog", 5)
+        (('fog', 3), ('fog', 5))
+    """
+    corruption, _, own = domain.partition("/")
+    return corruption, int(own or severity)

@@ -1,0 +1,1 @@
+"""Readers of images, labels and class names on disk."""

@@ -1,0 +1,72 @@
+"""Labels come from the names of class folders, never from the order in which a disk lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+
+IMAGENET = "imagenet"
+IMAGENET_SUBSET = "imagenet_subset"
+
+
+@lru_cache(maxsize=1)
+def imagenet_classes() -> tuple[str, ...]:
+    """The 1000 WordNet ids of ILSVRC-2012 in their order; the position of an id is its label."""
+    return tuple(resources.files("tta_bench.datasets.files").joinpath("imagenet_classes.txt").read_text().split())
+
+
+def label_map(classes: str | None, found: Iterable[str] = ()) -> dict[str, int]:
+    """The label of each class folder by its name.
+
+    Args:
+        classes: ``imagenet`` for the 1000 classes, whose folders are named by WordNet id, or by label as in
+            ImageNet-V2; or the path of a text file with a class name per line, in the order of the labels; or None.
+        found: Names of class folders; their sorted order gives the labels if ``classes`` is None.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file is empty or names a class twice.
+
+    Example:
+        >>> label_map(None, ["dog", "cat"])
+        {'cat': 0, 'dog': 1}
+        >>> label_map("imagenet")["n01440764"], label_map("imagenet")["999"]
+        (0, 999)
+    """
+    if classes == IMAGENET:
+        wnids = imagenet_classes()
+        return {wnid: i for i, wnid in enumerate(wnids)} | {str(i): i for i in range(len(wnids))}
+    if classes is not None and not Path(classes).expanduser().exists():
+        raise FileNotFoundError(
+            f"there is no list at {classes}: see dataset.classes, which is {IMAGENET}, with dataset=image_folder also "
+            f"{IMAGENET_SUBSET}, or the path of a list"
+        )
+    names = sorted(set(found)) if classes is None else read_list(classes, "dataset.classes")
+    return {name: i for i, name in enumerate(names)}
+
+
+def read_list(path: str | Path, key: str) -> list[str]:
+    """The lines of a text file without blank ones; ``key`` is the configuration key that names the file.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is empty, is no text, or holds a line twice.
+    """
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no list at {path}: see {key}")
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text file: {key} takes a list with a name per line") from error
+    names = [line for line in lines if line]
+    if not names:
+        raise ValueError(f"{path} is empty: {key} takes a list with a name per line")
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ValueError(f"{path} names {name} twice")
+        seen.add(name)
+    return names

@@ -1,0 +1,1 @@
+"""Images that are drawn by the code, for a benchmark without downloads."""

@@ -1,0 +1,221 @@
+"""Domains whose images come with a class for every pixel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import cv2
+import numpy as np
+from PIL import Image
+
+from tta_bench.datasets.base import DomainDataset, SegmentedImages, has_label_maps, label_digest
+from tta_bench.datasets.classification.corrupted import CorruptedDomains
+from tta_bench.datasets.classification.image_domains import ImageDomains, check_num_images
+from tta_bench.datasets.files.label_maps import LabelReader, read_pixels
+
+# What settings need that no data set with a class per pixel has.
+UNFIT = {"ptta": "needs a class per image", "gradual": "needs each corruption at several severities"}
+
+
+def check_setting(domains: DomainDataset, setting: str) -> None:
+    """Refuse a stream that needs what images with label maps do not have.
+
+    Raises:
+        ValueError: If it orders images by their class, or asks for a corruption at several severities.
+    """
+    if has_label_maps(domains) and setting in UNFIT:
+        raise ValueError(f"setting={setting} {UNFIT[setting]}, which {domains.name} does not have: choose another one")
+
+
+class Pair(NamedTuple):
+    """An image file and the file of its labels."""
+
+    image: Path
+    labels: Path
+
+
+class SegmentedFiles:
+    """Image files with label files, read when they are asked for.
+
+    Args:
+        pairs: The files.
+        read_labels: Reads a label file.
+        height: Height in pixels that images are resized to, bilinear, their width in proportion; labels stay as they
+            are. None leaves images as they are.
+        description: Where they come from.
+
+    Raises:
+        FileNotFoundError: If a label file is missing.
+        ValueError: If there is no image.
+    """
+
+    def __init__(self, pairs: Sequence[Pair], read_labels: LabelReader, height: int | None, description: str) -> None:
+        if not pairs:
+            raise ValueError(f"{description} holds no images")
+        for image, labels in pairs:
+            if not labels.is_file():
+                raise FileNotFoundError(f"{image} has no labels: there is no file {labels}")
+        self.pairs, self.read_labels, self.height, self.description = pairs, read_labels, height, description
+        self.labels = np.zeros(len(pairs), dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        image = read_pixels(self.pairs[index].image, "RGB")
+        if self.height is None or self.height == len(image):
+            return image
+        width = round(image.shape[1] * self.height / image.shape[0])
+        return cv2.resize(image, (width, self.height), interpolation=cv2.INTER_LINEAR)
+
+    def label_map(self, index: int) -> np.ndarray:
+        """Classes (H, W) uint8 of image ``index``.
+
+        Raises:
+            ValueError: If the label file has another size than the image file.
+        """
+        pair = self.pairs[index]
+        labels = self.read_labels(pair.labels)
+        with Image.open(pair.image) as image:
+            width, height = image.size
+        if labels.shape != (height, width):
+            rows, columns = labels.shape
+            raise ValueError(f"{pair.labels} has {columns}x{rows} pixels, and its image {pair.image} {width}x{height}")
+        return labels
+
+    def rows(self, indices: Sequence[int]) -> SegmentedFiles:
+        """Only these images, in this order."""
+        return SegmentedFiles([self.pairs[i] for i in indices], self.read_labels, self.height, self.description)
+
+    def describe(self) -> str:
+        """Where they come from, how many there are, and how high."""
+        size = f"{self.height} pixels high" if self.height else "as they are"
+        return f"{self.description} ({len(self)} images, {size})"
+
+
+class SegmentationDomains(ImageDomains):
+    """One set of images with label maps per domain.
+
+    Args:
+        name: Name of the data set in results.
+        images: The images of each domain, by its name, in the domains' usual order.
+        source: Images of the source domain; None if there are none.
+        classes: Names of the classes.
+        facts: What else a result says about the images.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        images: Mapping[str, SegmentedImages],
+        source: SegmentedImages | None,
+        classes: tuple[str, ...],
+        facts: Mapping[str, Any],
+    ) -> None:
+        super().__init__(name, images, source, facts)
+        self.segmented, self.classes = dict(images), classes
+
+    def label_map(self, domain: str, index: int) -> np.ndarray:
+        """Label map (H, W) uint8 of image ``index`` of a domain."""
+        return self.segmented[domain].label_map(index)
+
+    def source_images(self) -> SegmentedImages:
+        """Images of the source domain, as ``ImageDomains`` has them.
+
+        Raises:
+            ValueError: If there are none.
+        """
+        _require_source(self.name, self._source)
+        return cast(SegmentedImages, super().source_images())
+
+    def describe(self) -> dict[str, Any]:
+        """As for ``ImageDomains``, and the classes and a digest of the label maps."""
+        digests = {domain: label_digest(images) for domain, images in self.segmented.items()}
+        return {**super().describe(), "classes": list(self.classes), "label_digests": digests}
+
+
+class CorruptedSegmentation(CorruptedDomains):
+    """Images with label maps under each of several corruptions, which leave the labels as they are.
+
+    Args:
+        name: Name of the data set in results.
+        clean: The images.
+        source: Images of the source domain; None if there are none.
+        classes: Names of the classes.
+        settings: Further keyword arguments of ``CorruptedDomains``.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        clean: SegmentedImages,
+        source: SegmentedImages | None,
+        classes: tuple[str, ...],
+        **settings: Any,
+    ) -> None:
+        super().__init__(name, clean, source, **settings)
+        self.segmented, self.classes = clean, classes
+
+    def label_map(self, domain: str, index: int) -> np.ndarray:
+        """Label map (H, W) uint8 of image ``index``; the same for every domain."""
+        return self.segmented.label_map(index)
+
+    def source_images(self) -> SegmentedImages:
+        """Images of the source domain, as ``CorruptedDomains`` has them.
+
+        Raises:
+            ValueError: If there are none.
+        """
+        _require_source(self.name, self._source)
+        return cast(SegmentedImages, super().source_images())
+
+    def describe(self) -> dict[str, Any]:
+        """As for ``CorruptedDomains``, and the classes and a digest of the label maps."""
+        return {**super().describe(), "classes": list(self.classes), "label_digest": label_digest(self.segmented)}
+
+
+def _require_source(name: str, source: object) -> None:
+    key = "source_domain" if name == "segmentation_folder" else "source_images"
+    if source is None:
+        raise ValueError(f"{name} has no images of the source domain: set dataset.{key}")
+
+
+def segmentation_domains(
+    name: str,
+    files: Mapping[str, SegmentedFiles],
+    source: SegmentedFiles | None,
+    classes: tuple[str, ...],
+    facts: Mapping[str, Any],
+    *,
+    num_images: int | None,
+    corruptions: str | Sequence[str] | None,
+    **settings: Any,
+) -> SegmentationDomains | CorruptedSegmentation:
+    """Domains made of files, or corruptions of all of them.
+
+    Args:
+        name: Name of the data set in results.
+        files: The images of each domain.
+        source: Images of the source domain; None if there are none.
+        classes: Names of the classes.
+        facts: What else a result says about the images.
+        num_images: Take only so many of each domain, spread evenly over their order; None takes all.
+        corruptions: If given, these are the domains, and each shows the images of all ``files``.
+        settings: Of the corruptions, as for ``CorruptedDomains``.
+
+    Raises:
+        ValueError: If a domain has fewer than ``num_images``, or the name of a corruption is wrong.
+    """
+    chosen = dict(files)
+    if num_images is not None:
+        for domain, images in files.items():
+            check_num_images(num_images, len(images), domain)
+            chosen[domain] = images.rows([i * len(images) // num_images for i in range(num_images)])
+    if corruptions is None:
+        return SegmentationDomains(name, chosen, source, classes, facts)
+    first = next(iter(chosen.values()))
+    pairs = [pair for images in chosen.values() for pair in images.pairs]
+    together = SegmentedFiles(pairs, first.read_labels, first.height, f"{', '.join(chosen)} of {first.description}")
+    return CorruptedSegmentation(name, together, source, classes, domains=corruptions, **settings)

@@ -1,1 +1,0 @@
-"""Where images come from: datasets as named domains, in numpy only."""

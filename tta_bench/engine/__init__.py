@@ -1,1 +1,0 @@
-"""From command line words to run folders: configuration, one run, many runs."""

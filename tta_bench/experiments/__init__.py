@@ -1,0 +1,1 @@
+"""Runs: one, many side by side, tuned; resumed where they were interrupted."""

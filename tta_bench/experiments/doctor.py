@@ -1,0 +1,303 @@
+"""Everything that could go wrong in a long run, looked at before it starts."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tta_bench.config.compose import Composed, build, compose_run, require
+from tta_bench.data.datamodule import sized
+from tta_bench.datasets.base import CleanImages, DomainDataset, has_label_maps
+from tta_bench.datasets.files.class_folders import ImageFiles
+from tta_bench.experiments.bench import make_plan
+from tta_bench.experiments.known_protocols import Count, describe_protocol, mean_error
+from tta_bench.experiments.memory_estimate import estimate_memory
+from tta_bench.experiments.run import Run
+from tta_bench.experiments.source_cache import check_source
+from tta_bench.loggers.wandb_run import server, wandb_mode
+from tta_bench.prepare.download import PUBLIC, md5_of
+
+State = Literal["ok", "note", "problem"]
+COLORS = {"ok": "green", "note": "yellow", "problem": "bold red"}
+REACH = 3.0  # seconds that W&B's server has to answer
+SAMPLED = 8  # images of each domain whose size is looked at
+BATCH = 25
+
+
+class Check(NamedTuple):
+    """One line of the table."""
+
+    name: str
+    found: str
+    state: State = "ok"
+
+
+def doctor(words: Sequence[str], console: Console, images: int = 300) -> list[Check]:
+    """Look at data, model, their fit, disk, memory and W&B for the words of a run or a bench; nothing is written.
+
+    Args:
+        words: As for ``tta-bench run``, or with ``methods=[...]`` as for ``tta-bench bench``.
+        console: Shows what is being looked at.
+        images: How many images of the stream the source model predicts to see whether it fits, and a third of that
+            of the source.
+
+    Raises:
+        ConfigError: If the words are wrong.
+    """
+    jobs = _jobs(words)
+    checks: list[Check] = []
+
+    def look(title: str, steps: Callable[[], Iterator[Check]]) -> None:
+        with console.status(f"looking at {title} ..."):
+            try:
+                checks.extend(steps())
+            except (ValueError, OSError, RuntimeError, AssertionError) as error:  # the last two by torch and timm
+                checks.append(Check(title, str(error), "problem"))
+
+    look("machine", _machine)
+    opened: list[DomainDataset] = []
+    look("data", lambda: _data(jobs[0], opened))
+    runs: list[Run] = []
+    if opened:
+        look("archives", lambda: _archives(jobs[0], opened[0]))
+        look("model", lambda: _model(jobs[0], opened[0], runs))
+    if runs:
+        look("images", lambda: _sizes(runs[0]))
+        if not any(check.state == "problem" for check in checks) and not has_label_maps(opened[0]):
+            look("source error", lambda: _source_error(runs[0], images))
+        for job in jobs:
+            look(f"method {job.choices['method']}", partial(_method, job, opened[0]))
+    look("disk", lambda: _disk(jobs[0]))
+    look("W&B", lambda: _wandb(jobs[0]))
+    return checks
+
+
+def checks_table(checks: Sequence[Check]) -> Table:
+    """What was found, a line each."""
+    table = Table("what", "found", "", title="doctor")
+    for check in checks:
+        table.add_row(check.name, escape(check.found), f"[{COLORS[check.state]}]{check.state}[/]")
+    return table
+
+
+def _jobs(words: Sequence[str]) -> list[Composed]:
+    if any(word.startswith("methods=") for word in words):
+        plan = make_plan(words)
+        jobs = [compose_run(plan.overrides(method, plan.seeds[0])) for method in plan.methods]
+    else:
+        jobs = [compose_run(words)]
+    for job in jobs:
+        require(job.config)
+    return jobs
+
+
+def _machine() -> Iterator[Check]:
+    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "lightning", "timm", "numpy"))
+    yield Check("versions", f"tta_bench {version('tta_bench')}, Python {platform.python_version()}, {versions}")
+    if torch.cuda.is_available():
+        free, total = torch.cuda.mem_get_info()
+        yield Check("device", f"{torch.cuda.get_device_name()}, {free / 1e9:.1f} of {total / 1e9:.1f} GB free")
+    else:
+        yield Check("device", f"no GPU; {torch.get_num_threads()} CPU threads", "note")
+
+
+def _data(job: Composed, opened: list[DomainDataset]) -> Iterator[Check]:
+    domains: DomainDataset = build(job.config.dataset)
+    told = domains.describe()
+    sizes = [len(domains.labels(name)) for name in domains.domains]
+    yield Check("data", f"{domains.name}: {len(sizes)} domains of {_range(sizes)} images, {sum(sizes)} in all")
+    yield Check("digest", f"{told.get('digest') or told.get('clean_digest')} (labels and some images)")
+    if any(name.partition("/")[0] == "frost" for name in domains.domains):
+        data = told.get("packed_from", told)
+        textures = data.get("made_by", data).get("frost_textures", "those of the files")
+        yield Check("frost textures", textures, "note" if textures == "generated" else "ok")
+    if skipped := told.get("skipped_images", {}).get("number"):
+        yield Check("damaged images", f"{skipped} left out, first {told['skipped_images']['first'][0]}", "note")
+    opened.append(domains)
+    if not has_label_maps(domains):
+        yield from _classes(domains)
+        yield from _label_map(domains)
+    try:
+        source = domains.source_images()
+        yield Check("source images", source.describe())
+    except ValueError as error:
+        yield Check("source images", str(error).partition(":")[0], "note")
+
+
+def _classes(domains: DomainDataset) -> Iterator[Check]:
+    """Images per class, domain by domain; a class that a domain lacks is told."""
+    counts = {name: np.bincount(np.asarray(domains.labels(name))) for name in domains.domains}
+    total = max(len(count) for count in counts.values())
+    lacking = {name: total - int((count > 0).sum()) for name, count in counts.items()}
+    per_class = [int(n) for count in counts.values() for n in count[count > 0]]
+    found = f"labels 0 to {total - 1}, {_range(per_class)} images per class and domain"
+    if any(lacking.values()):
+        worst = max(lacking, key=lambda name: lacking[name])
+        yield Check("classes", f"{found}; {worst} lacks {lacking[worst]} of {total} classes", "note")
+    else:
+        yield Check("classes", found)
+
+
+def _label_map(domains: DomainDataset) -> Iterator[Check]:
+    """Which label the class folders were given."""
+    given: dict[int, str] = {}
+    for images in getattr(domains, "images", {"clean": getattr(domains, "clean", None)}).values():
+        if isinstance(images, ImageFiles):
+            for label, first in zip(*np.unique(images.labels, return_index=True), strict=True):
+                given.setdefault(int(label), Path(images.name(int(first))).parts[0])
+    if given:
+        pairs = [f"{name} = {label}" for label, name in sorted(given.items())]
+        yield Check("label map", ", ".join(pairs if len(pairs) <= 5 else [*pairs[:3], "...", pairs[-1]]))
+
+
+def _archives(job: Composed, domains: DomainDataset) -> Iterator[Check]:
+    """Archives that lie beside the data are compared with the published checksums."""
+    root = job.config.dataset.get("root")
+    for folder in [] if root is None else [Path(root).expanduser(), Path(root).expanduser().parent]:
+        for archive in (a for archives in PUBLIC.values() for a in archives):
+            if (folder / f".{archive.name}.unpacked").exists():
+                known = "its MD5 was checked" if archive.md5 else "it has no published checksum"
+                yield Check("archives", f"{archive.name} was unpacked by tta-bench data download; {known}")
+            elif archive.md5 and (file := folder / archive.name).is_file():
+                same = md5_of(file) == archive.md5
+                yield Check(
+                    "archives", f"{file}: MD5 {'as' if same else 'not as'} published", "ok" if same else "problem"
+                )
+
+
+def _model(job: Composed, domains: DomainDataset, runs: list[Run]) -> Iterator[Check]:
+    run = Run(job, domains)
+    backbone = run.backbone
+    size = f"images of {backbone.image_size}" if backbone.image_size else "images of any size"
+    parameters = f"{sum(p.numel() for p in backbone.parameters()) / 1e6:.1f} million parameters"
+    yield Check("model", f"{type(backbone).__name__}, {parameters}, {backbone.num_classes} classes, {size}")
+    yield Check("weights", f"SHA-256 {backbone.weights_sha256[:16]}...")
+    told = backbone.preprocess
+    resized = f"resized to {told.resize[0]} and cut to {told.resize[1]}" if told.resize else "not resized"
+    yield Check("preprocess", f"{told.profile}: mean {list(told.mean)}, std {list(told.std)}, {resized}")
+    runs.append(run)
+
+
+def _sizes(run: Run) -> Iterator[Check]:
+    """A few images of each domain are decoded: do they have one size, and does the model take it?"""
+    sizes: dict[tuple[int, ...], str] = {}
+    for name in run.domains.domains:
+        count = len(run.domains.labels(name))
+        for i in np.unique(np.linspace(0, count - 1, SAMPLED).astype(int)):
+            sizes.setdefault(run.domains.load(name, int(i)).shape[:2], name)
+    found = ", ".join(f"{height}x{width}" for height, width in sizes)
+    if len(sizes) > 1:
+        alone = has_label_maps(run.domains) and run.config.setting.batch_size == 1
+        remedy = "setting.batch_size=1" if has_label_maps(run.domains) else "dataset.image_size"
+        yield Check("image sizes", found, "ok") if alone else Check("image sizes", f"{found}: set {remedy}", "problem")
+        return
+    _prepared(run, [run.domains.load(run.domains.domains[0], 0)])  # refuses what the model does not take
+    (shape,) = sizes
+    enlarged = run.backbone.image_size not in (None, shape[1]) and run.backbone.preprocess.resize is None
+    yield Check("image sizes", f"{found}, enlarged to {run.backbone.image_size}" if enlarged else found)
+
+
+def _prepared(run: Run, images: Sequence[np.ndarray]) -> torch.Tensor:
+    tensor = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).float() / 255
+    return sized(tensor, run.data.image_size, run.data.resize)
+
+
+def _source_error(run: Run, images: int) -> Iterator[Check]:
+    """The source model's error on other images of each domain, and on source images."""
+    rng = np.random.default_rng(0)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    run.backbone.to(device)
+    groups: dict[str | None, tuple[np.ndarray, Callable[[int], np.ndarray]]] = {
+        name: (np.asarray(run.domains.labels(name)), _loader(run.domains, name)) for name in run.domains.domains
+    }
+    try:
+        clean: CleanImages = run.domains.source_images()
+        groups[None] = (clean.labels, clean.__getitem__)
+    except ValueError:
+        pass
+    counts: dict[str | None, Count] = {}
+    for name, (labels, load) in groups.items():
+        share = images // 3 if name is None else images // (len(groups) - (None in groups))
+        rows = rng.permutation(len(labels))[: max(1, share)]
+        wrong = 0
+        for part in np.split(rows, range(BATCH, len(rows), BATCH)):
+            with torch.no_grad():
+                batch = _prepared(run, [load(int(i)) for i in part]).to(device)
+                wrong += int((run.backbone(batch).argmax(dim=1).cpu().numpy() != labels[part]).sum())
+        counts[name] = Count(wrong, len(rows))
+    guess = 100 * (1 - 1 / run.backbone.num_classes)
+    if None in counts:
+        yield _error("source error, clean", {"source": counts.pop(None)}, guess, "problem")
+    stream = {name: count for name, count in counts.items() if name is not None}
+    yield _error("source error, stream", stream, guess, "note" if len(stream) < len(groups) else "problem")
+    if told := describe_protocol(run.domains.name, run.domains.describe(), stream):
+        yield Check("protocol", told, "note" if "no protocol" in told or "may as well" in told else "ok")
+
+
+def _loader(domains: DomainDataset, name: str) -> Callable[[int], np.ndarray]:
+    return lambda index: domains.load(name, index)
+
+
+def _error(name: str, counts: dict[str, Count], guess: float, state: State) -> Check:
+    mean, half = mean_error(counts)
+    found = f"{mean:.1f} ± {half:.1f} % on {sum(count.images for count in counts.values())} images"
+    if mean >= 0.95 * guess:
+        return Check(name, f"{found}, guessing gives {guess:.1f} %: do labels and model belong together?", state)
+    return Check(name, found)
+
+
+def _method(job: Composed, domains: DomainDataset) -> Iterator[Check]:
+    """Whether a method can run here, and about what memory it takes."""
+    name, run = job.choices["method"], Run(job, domains)
+    check_source(run.method, domains)
+    image = _prepared(run, [domains.load(domains.domains[0], 0)])
+    batch_size = int(job.config.setting.get("batch_size", 1))
+    needed = estimate_memory(run.method, image, batch_size)
+    free = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else None
+    state: State = "note" if free is not None and needed.total > free else "ok"
+    yield Check(f"memory, {name}", f"about {needed}, for a batch of {batch_size}", state)
+
+
+def _disk(job: Composed) -> Iterator[Check]:
+    for key in ("output", "cache_dir"):
+        folder = Path(str(job.config[key])).expanduser()
+        there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+        free = shutil.disk_usage(there).free / 1e9
+        yield Check(f"disk, {key}", f"{folder}: {free:.1f} GB free", "ok" if free > 1 else "problem")
+
+
+def _wandb(job: Composed) -> Iterator[Check]:
+    """Never a problem: without W&B the run folder has everything."""
+    settings = job.config.logger
+    if settings.kind == "off":
+        yield Check("W&B", "switched off")
+        return
+    mode = wandb_mode(settings.mode)
+    if mode != "online":
+        yield Check("W&B", f"{mode}: runs are kept in their folders, wandb sync uploads them")
+        return
+    try:
+        urllib.request.urlopen(server(), timeout=REACH).close()
+        yield Check("W&B", f"{server()} answers")
+    except urllib.error.HTTPError as error:  # an answer, too
+        yield Check("W&B", f"{server()} answers ({error.code})")
+    except OSError as error:
+        yield Check("W&B", f"{server()} does not answer ({error}): logger.mode=offline saves the waiting", "note")
+
+
+def _range(numbers: Sequence[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return str(low) if low == high else f"{low} to {high}"

@@ -1,0 +1,147 @@
+"""Whether a run is finished, goes on or starts from the beginning: decided from its folder, which one process holds."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from tta_bench.callbacks.checkpoint import Resumed
+from tta_bench.callbacks.state_files import FORMAT, StateFiles
+from tta_bench.config.words import ConfigError
+from tta_bench.methods.base import TTAMethod
+from tta_bench.results.identity import identity
+from tta_bench.results.run_folder import read_rows
+
+DECISIVE = ("data", "datasets", "functional", "methods", "models", "streams")  # packages that make the numbers
+
+_held: set[int] = set()  # locked folders
+
+
+def code_sha256(method: TTAMethod) -> str:
+    """Hash of the code that makes the numbers: this package's and the files of the method's own classes."""
+    package = Path(__file__).parents[1]
+    files = {path for name in DECISIVE for path in (package / name).rglob("*.py")}
+    for cls in type(method).__mro__:
+        top = cls.__module__.partition(".")[0]
+        path = getattr(sys.modules.get(cls.__module__), "__file__", None)
+        if path and top not in ("tta_bench", "torch", "lightning", *sys.stdlib_module_names):
+            files.add(Path(path))
+    digests = sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in files)
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """What differs, the first few named; empty if nothing does."""
+    names = [name for name in {**now, **before} if before.get(name) != now.get(name)]
+    shown = [f"{name} was {_short(before.get(name))} and is {_short(now.get(name))}" for name in names[:3]]
+    return ", ".join([*shown, f"and {len(names) - 3} more"] if len(names) > 3 else shown)
+
+
+def _short(value: Any) -> str:
+    text = "nothing" if value is None else str(value).strip('"')
+    return text if len(text) <= 40 else f"{text[:12]}..."
+
+
+def find_finished(folder: Path, mine: Mapping[str, str], title: str, console: Console) -> dict[str, Any] | None:
+    """The result of a finished run with this identity, if that is what the folder holds; says what it finds."""
+    try:
+        result = json.loads((folder / "result.json").read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+    if result.get("status") != "done":
+        return None
+    StateFiles(folder).delete()  # of a process that was killed just after it had finished
+    if difference := _difference(identity(result), mine):
+        _say(console, f"{title}: runs again, because {difference}")
+        return None
+    _say(console, f"{title}: was finished before, this is its result (resume=never runs it again)")
+    return {**result, "folder": str(folder)}
+
+
+def find_state(folder: Path, mine: Mapping[str, str], title: str, console: Console) -> Resumed | None:
+    """The newest state that is whole, with the rows before it; rows beyond it are cut off.
+
+    Raises:
+        ConfigError: If the state is of another run; the message says what differs.
+    """
+    files, rows = StateFiles(folder), folder / "batches.csv"
+    found, damaged = None, {}
+    for path in (files.newest, files.previous):
+        try:
+            state = files.read(path)
+            _refuse_another(state, mine, path)
+            found = Resumed(state, read_rows(rows, state["rows_bytes"]))
+            if found.step != state["next_step"]:
+                raise ValueError(f"{rows} has lost rows")
+            break
+        except FileNotFoundError:
+            continue
+        except ConfigError:
+            raise
+        except ValueError as error:
+            found, damaged[path] = None, str(error)
+    for path, reason in damaged.items():
+        path.unlink()  # or it would take the place of a whole state at the next writing
+        _say(console, f"{title}: {path.name} is of no use, {reason}")
+    if found is not None:
+        os.truncate(rows, found.state["rows_bytes"])
+        _say(console, f"{title}: resumed at batch {found.step}{' from the state before' if damaged else ''}")
+    elif damaged:
+        _say(console, f"{title}: starts over")
+    return found
+
+
+def _refuse_another(state: Mapping[str, Any], mine: Mapping[str, str], path: Path) -> None:
+    same_format = state["format"] == FORMAT
+    before, now = (state["identity"], mine) if same_format else ({"format": state["format"]}, {"format": FORMAT})
+    if difference := _difference(before, now):
+        raise ConfigError(
+            f"{path} is the state of another run ({difference}): start over with resume=never, or move its folder away"
+        )
+
+
+def _say(console: Console, sentence: str) -> None:
+    console.print(sentence, style="dim", highlight=False, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a run folder; the system lets go of it when the process ends, however it ends.
+
+    Raises:
+        ConfigError: If another process holds it.
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"another process is running in {folder}: wait until it ends, or choose another output=..."
+            ) from error
+        except OSError:  # some network file systems have no locks
+            pass
+        _held.add(handle)
+        yield
+    finally:
+        _held.discard(handle)
+        os.close(handle)
+
+
+def _let_go() -> None:
+    """A loader process must not hold the folder of a run that was killed."""
+    for handle in _held:
+        os.close(handle)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)

@@ -1,0 +1,302 @@
+"""One run: one method on one stream, written to one folder."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import platform
+from datetime import datetime, timedelta, timezone
+from importlib.metadata import packages_distributions, version
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as L
+import torch
+from hydra_zen import get_target
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.strategies import DDPStrategy
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from tta_bench.callbacks import (
+    AdaptationMonitor,
+    RankAgreement,
+    ResetAtBoundaries,
+    StateFiles,
+    StreamCheckpoint,
+    StreamProgress,
+)
+from tta_bench.callbacks.forgetting import Forgetting
+from tta_bench.callbacks.monitor import peak_memory_bytes
+from tta_bench.config.compose import Composed, build, plain, require
+from tta_bench.config.words import ConfigError
+from tta_bench.data.datamodule import StreamDataModule, schedule_for
+from tta_bench.datasets.base import DomainDataset
+from tta_bench.experiments.known_protocols import protocol_of
+from tta_bench.experiments.resume import code_sha256, find_finished, find_state, locked
+from tta_bench.experiments.source_cache import fit_or_load_source, source_file
+from tta_bench.experiments.source_model import source_model
+from tta_bench.files import write_json, writing
+from tta_bench.loggers.wandb_run import close_wandb, open_wandb, run_id, summarize_wandb
+from tta_bench.methods import METHODS
+from tta_bench.methods.base import TTAMethod
+from tta_bench.models.backbones.base import Backbone
+from tta_bench.models.loading.segformer import load_segformer, require_mmseg
+from tta_bench.quiet import quiet_lightning
+from tta_bench.ranks import is_worker
+from tta_bench.report.runs import whole_rows
+from tta_bench.report.visits import visit_summary
+from tta_bench.results.identity import NOT_IDENTITY, identity
+from tta_bench.results.run_folder import SCHEMA
+from tta_bench.streams import Schedule
+from tta_bench.types import SourceNeed
+
+# What a resumed run takes over from its beginning.
+BEGUN = ("started", "source_seconds", "source_cached", "source_forward_samples", "source_backward_samples")
+PACKAGES = ("tta_bench", "torch", "lightning", "timm", "numpy", "scipy", "opencv-python-headless")
+
+
+def build_method(node: DictConfig, backbone: Backbone, seed: int) -> TTAMethod:
+    """The method that a node describes; one that draws nothing need not take a seed.
+
+    Raises:
+        ConfigError: If the model scores pixels and the method does not.
+    """
+    make = build(node)
+    if backbone.segments and not make.func.segments:
+        able = ", ".join(name for name, cls in METHODS.items() if cls.segments)
+        raise ConfigError(f"{make.func.__name__} cannot adapt a model that scores pixels: choose from {able}")
+    takes_seed = "seed" in inspect.signature(make.func).parameters
+    return make(backbone, seed=seed) if takes_seed else make(backbone)
+
+
+class Run:
+    """Everything that a run needs, built from its configuration before it starts.
+
+    Args:
+        composed: The configuration and the names chosen in it.
+        domains: The data set, if an earlier run of the same bench has opened it.
+
+    Raises:
+        ConfigError: If a value is missing.
+        ValueError: If the data, the stream or the model is wrong.
+    """
+
+    def __init__(self, composed: Composed, domains: DomainDataset | None = None) -> None:
+        if get_target(composed.config.model) is load_segformer:
+            require_mmseg()  # before it asks for anything else
+        require(composed.config)
+        self.config, self.choices, self.words = composed.config, composed.choices, composed.words
+        if self.config.threads:
+            torch.set_num_threads(int(self.config.threads))
+        self.seed = int(self.config.seed)
+        self.domains: DomainDataset = domains or build(self.config.dataset)
+        setting = plain(self.config.setting)
+        self.schedule: Schedule = schedule_for(self.domains, setting.pop("kind"), seed=self.seed, **setting)
+        self.backbone = self._source_model()
+        self.method: TTAMethod = build_method(self.config.method, self.backbone, self.seed)
+        source = self.backbone.source_preprocess or self.backbone.preprocess
+        self.data = StreamDataModule(
+            self.domains,
+            self.schedule,
+            num_workers=self.config.num_workers,
+            seed=self.seed,
+            image_size=self.backbone.image_size,
+            resize=self.backbone.preprocess.resize,
+            source_resize=source.resize,
+        )
+        self.forgetting = Forgetting(self.config.forgetting or 0, self.config.setting.batch_size, self._source_model)
+        self.forgetting.check(self.domains, self.backbone)
+        names = [self.choices[group] for group in ("dataset", "setting", "method")]
+        names.append(f"seed{self.seed}-{self.config_hash()}")
+        self.folder = Path(str(self.config.output)).expanduser().joinpath(*names)
+
+    def _source_model(self) -> Backbone:
+        return source_model(self.config.model, self.choices["model"], self.domains)
+
+    @property
+    def title(self) -> str:
+        """Method and seed."""
+        return f"{self.choices['method']} seed {self.seed}"
+
+    def config_hash(self) -> str:
+        """Eight hex digits over all of the configuration that determines the numbers."""
+        identity = {k: v for k, v in plain(self.config).items() if k not in NOT_IDENTITY}
+        return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
+
+    def execute(self, console: Console) -> dict[str, Any]:
+        """Run the stream, or the rest of it, and return what ``result.json`` holds.
+
+        A run that is finished is not repeated. A method that raises, or returns a score that is not finite, ends as
+        status ``failed`` with its message; the rows so far stay on disk.
+
+        Raises:
+            ConfigError: If the trainer's settings are wrong, another process holds the run folder or the state in it
+                is of another run; nothing is written then.
+            WriteError: If the run folder cannot be written.
+            Interrupted: After a SIGTERM or SIGINT, when everything is on disk.
+        """
+        monitor = AdaptationMonitor(rows=self.folder / "batches.csv")
+        every, seconds = self.config.checkpoint_every, self.config.checkpoint_seconds
+        checkpoint = StreamCheckpoint(StateFiles(self.folder), monitor, every, seconds)
+        progress = StreamProgress(self.title, monitor, console)
+        policies: list[L.Callback] = [ResetAtBoundaries(monitor)] if self.config.reset == "domain" else []
+        trainer = self._trainer([monitor, *policies, progress, RankAgreement(monitor), self.forgetting, checkpoint])
+        if is_worker():
+            return self._adapt_along(trainer, checkpoint)
+        with writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        with locked(self.folder):
+            finished = self._finished(console)
+            return finished or self._run(trainer, monitor, checkpoint, console)
+
+    def prepare_source(self, console: Console) -> tuple[dict[str, Any], Path]:
+        """Only learn what the method needs of the source, and keep it for later runs.
+
+        Returns:
+            What it cost, and the file.
+
+        Raises:
+            ConfigError: If the method needs nothing of the source.
+        """
+        if self.method.source_need is SourceNeed.NOTHING:
+            raise ConfigError(f"{self.choices['method']} needs nothing of the source domain: run it right away")
+        cache = Path(self.config.cache_dir)
+        facts = fit_or_load_source(self.method, self.data, cache, self._trainer([]), console)
+        return facts, source_file(self.method, self.data, cache)
+
+    def _finished(self, console: Console) -> dict[str, Any] | None:
+        if self.config.resume == "never":
+            return None
+        return find_finished(self.folder, identity(self._header()), self.title, console)
+
+    def _run(
+        self, trainer: L.Trainer, monitor: AdaptationMonitor, checkpoint: StreamCheckpoint, console: Console
+    ) -> dict[str, Any]:
+        result = self._header()
+        mine = identity(result, device=trainer.strategy.root_device.type)
+        if self.config.resume == "never":
+            checkpoint.files.delete()
+        resumed = checkpoint.resumed = find_state(self.folder, mine, self.title, console)
+        with writing(self.folder):
+            if resumed is None:
+                (self.folder / "batches.csv").unlink(missing_ok=True)  # of an earlier run into this folder
+            OmegaConf.save(self.config, self.folder / "config.yaml")
+            self.schedule.save(self.folder / "stream.json")
+        if resumed is not None:
+            result |= resumed.state["begun"]
+        if (skipped := result["data"].get("skipped_images", {})).get("number"):
+            console.print(
+                f"{self.title}: {skipped['number']} damaged images are left out, first {skipped['first'][0]}",
+                style="yellow", highlight=False, markup=False, soft_wrap=True,
+            )  # fmt: skip
+        write_json(self.folder / "result.json", result)
+        trainer.loggers = loggers = open_wandb(result, self.folder, self.config.logger, console, resumed)
+        try:
+            if resumed is None:
+                result |= fit_or_load_source(self.method, self.data, Path(self.config.cache_dir), trainer, console)
+            begun = {key: result[key] for key in BEGUN}
+            checkpoint.facts = {"identity": mine, "begun": begun, "wandb": run_id(loggers)}
+            with checkpoint.interrupts:
+                trainer.test(self.method, datamodule=self.data, verbose=False)
+            result["status"] = "done"
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            reason = checkpoint.explain(error)
+            result |= {"status": "failed", "error": f"{type(reason).__name__}: {reason}"}
+            if not isinstance(reason, Exception):
+                console.print(f"{self.title}: {reason}", style="bold red", highlight=False, markup=False)
+                raise reason from None
+        finally:
+            result |= self._outcome(monitor, trainer.strategy.root_device) | self.forgetting.facts
+            try:
+                write_json(self.folder / "result.json", result)
+            finally:
+                summarize_wandb(loggers, result, self.folder, console)
+                close_wandb(loggers, failed=result["status"] != "done")
+        if told := protocol_of(result, self.domains.name):
+            console.print(f"The source error {told}", highlight=False, markup=False, soft_wrap=True)
+        if result["status"] == "done":
+            checkpoint.files.delete()
+            checkpoint.interrupts.obey(len(self.schedule))
+        return {**result, "folder": str(self.folder)}
+
+    def _adapt_along(self, trainer: L.Trainer, checkpoint: StreamCheckpoint) -> dict[str, Any]:
+        """Be one of several ranks: compute a share of every batch and leave the files to rank 0."""
+        if finished := self._finished(Console(quiet=True)):
+            return finished
+        fit_or_load_source(self.method, self.data, Path(self.config.cache_dir), trainer, Console(quiet=True))
+        with checkpoint.interrupts:
+            trainer.test(self.method, datamodule=self.data, verbose=False)
+        return {"status": "done"}
+
+    def _trainer(self, callbacks: list[L.Callback]) -> L.Trainer:
+        quiet_lightning()
+        settings = plain(self.config.trainer)
+        if str(settings["devices"]) != "1" and "strategy" not in settings:  # a rank that died is noticed in a minute
+            settings["strategy"] = DDPStrategy(timeout=timedelta(minutes=1))
+        try:
+            return L.Trainer(
+                **settings,
+                inference_mode=False,
+                callbacks=callbacks,
+                logger=False,
+                use_distributed_sampler=False,
+                enable_checkpointing=False,
+                enable_progress_bar=False,
+                enable_model_summary=False,
+            )
+        except (MisconfigurationException, TypeError, ValueError) as error:
+            raise ConfigError(f"the trainer cannot be made: {error}") from error
+
+    def _header(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "status": "running",
+            **{key: self.choices[key] for key in ("method", "setting", "dataset", "model")},
+            "seed": self.seed,
+            "source_mean_error": None,
+            "prediction_timing": self.method.prediction_timing.value,
+            "needs_source": self.method.source_need.value,
+            "oracle": None if self.config.reset == "never" else f"reset={self.config.reset}",
+            "paper": self.method.paper,
+            "domains": list(self.domains.domains),
+            "stream_sha256": self.schedule.fingerprint(),
+            "weights_sha256": self.backbone.weights_sha256,
+            "code_sha256": code_sha256(self.method),
+            "preprocess": self._preprocess(),
+            "data": self.domains.describe(),
+            "config": plain(self.config),
+            "versions": self._versions(),
+            "started": _utc(),
+        }  # fmt: skip
+
+    def _versions(self) -> dict[str, str]:
+        names = list(PACKAGES)
+        if self.backbone.segments:  # these modules come from packages of several names
+            of = packages_distributions()
+            names += [name for module in ("mmseg", "mmcv", "mmengine") for name in of.get(module, ())]
+        return {**{name: version(name) for name in names}, "python": platform.python_version()}
+
+    def _preprocess(self) -> dict[str, Any]:
+        told = {**self.backbone.preprocess.describe(), "image_size": self.backbone.image_size}
+        source = self.backbone.source_preprocess
+        return told if source is None else {**told, "source": source.describe()}
+
+    def _outcome(self, monitor: AdaptationMonitor, device: torch.device) -> dict[str, Any]:
+        """``device`` is where the stream ran: afterwards Lightning takes the method to the CPU."""
+        ready = monitor.last is not None  # before the first batch a method may not know its own size
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu"
+        return {
+            **monitor.tally.summary(),
+            **visit_summary(whole_rows(self.folder / "batches.csv")),
+            "trainable_parameters": self.method.trainable_parameters() if ready else None,
+            "extra_parameters": self.method.extra_parameters() if ready else None,
+            "peak_memory_bytes": peak_memory_bytes(),
+            "device": f"{name} ({torch.get_num_threads()} threads)" if device.type == "cpu" else name,
+            "finished": _utc(),
+        }
+
+
+def _utc() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

@@ -1,0 +1,145 @@
+"""What a method learns of the source is learned once and kept on disk, under a key of all that it depends on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import lightning.pytorch as L
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from tta_bench.data.datamodule import SourceBatches, StreamDataModule
+from tta_bench.datasets.base import CleanImages, DomainDataset, SegmentedImages, digest, label_digest
+from tta_bench.experiments.resume import code_sha256
+from tta_bench.methods.base import TTAMethod
+from tta_bench.types import SourceNeed
+
+
+def fit_or_load_source(
+    method: TTAMethod, data: StreamDataModule, cache: Path, trainer: L.Trainer, console: Console
+) -> dict[str, Any]:
+    """Give the method what it needs of the source domain, from the cache if it is there.
+
+    Returns:
+        ``source_seconds``, ``source_cached`` and the images that went forward and backward (``source_forward_samples``,
+        ``source_backward_samples``) for the result; the stream's costs do not include them.
+
+    Raises:
+        ValueError: If there are too few source images.
+    """
+    facts = {"source_seconds": 0.0, "source_cached": False, "source_forward_samples": 0, "source_backward_samples": 0}
+    if method.source_need is SourceNeed.NOTHING:
+        return facts
+    check_source(method, data.domains)
+    started, meter = time.perf_counter(), method.backbone.meter
+    method.configure_model()
+    path = source_file(method, data, cache)
+    cached = _load(method, path)
+    if not cached:
+        title = f"{type(method).__name__} learns the source"
+        console.print(f"{title} ...", style="dim")
+        method.to(trainer.strategy.root_device)
+        loader = data.source_dataloader(method.source_need)
+        method.fit_source(_Watched(loader, title, console, method.hparams.get("warmup_steps")))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_suffix(f".{os.getpid()}.tmp")
+        save_file({k: v.detach().cpu().contiguous() for k, v in method.source_state().items()}, draft)
+        draft.replace(path)
+    return {
+        "source_seconds": time.perf_counter() - started,
+        "source_cached": cached,
+        "source_forward_samples": meter.forward_samples,
+        "source_backward_samples": meter.backward_samples,
+    }
+
+
+def check_source(method: TTAMethod, domains: DomainDataset) -> None:
+    """Say early that a data set has too few images of the source domain.
+
+    Raises:
+        ValueError: If there are none, or fewer than the method cannot do without.
+    """
+    if not (wanted := method.least_source_images()):
+        return
+    if (available := len(domains.source_images())) < wanted:
+        raise ValueError(
+            f"{type(method).__name__} wants {wanted} images of the source domain and {domains.name} has {available}: "
+            "lower num_source"
+        )
+
+
+def source_file(method: TTAMethod, data: StreamDataModule, cache: Path) -> Path:
+    """Where the source state of a method is kept."""
+    return cache.expanduser() / "source" / f"{_key(method, data)}.safetensors"
+
+
+class _Watched:
+    """Batches of the source with a progress bar over all passes; without a terminal, a line now and then.
+
+    Args:
+        loader: The batches.
+        title: What is going on.
+        console: Where the progress is shown.
+        total: How many batches there will be over all passes, if it is known.
+        every: Seconds between two lines.
+    """
+
+    def __init__(
+        self, loader: SourceBatches, title: str, console: Console, total: int | None = None, every: float = 30.0
+    ) -> None:
+        self.loader, self.title, self.console, self.total, self.every = loader, title, console, total, every
+        self.batches, self.printed = 0, time.monotonic()
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=12), MofNCompleteColumn())
+        with Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal) as bar:
+            total = self.total or self.batches + len(self.loader)
+            task = bar.add_task(self.title, total=total, completed=self.batches)
+            for batch in self.loader:
+                yield batch
+                self.batches += 1
+                bar.update(task, advance=1)
+                if not self.console.is_terminal and time.monotonic() - self.printed > self.every:
+                    self.printed = time.monotonic()
+                    self.console.print(f"{self.title}: batch {self.batches} of {total}")
+
+
+def _load(method: TTAMethod, path: Path) -> bool:
+    """Whether the cached file was there and could be read; a damaged one is measured anew."""
+    try:
+        method.load_source_state(load_file(path))
+    except (OSError, SafetensorError, KeyError):
+        return False
+    return True
+
+
+def _digest(images: CleanImages) -> str:
+    return digest(images) + (label_digest(cast(SegmentedImages, images)) if hasattr(images, "label_map") else "")
+
+
+def _key(method: TTAMethod, data: StreamDataModule) -> str:
+    backbone = method.backbone
+    parts = {
+        "method": f"{type(method).__module__}.{type(method).__qualname__}",
+        "code": code_sha256(method),
+        "settings": {name: method.hparams[name] for name in method.source_settings},
+        "weights": backbone.weights_sha256,
+        "kept_classes": backbone.kept_classes,
+        "dtype": str(backbone.dtype),
+        "preprocess": (backbone.source_preprocess or backbone.preprocess).describe(),
+        "image_size": data.image_size,
+        "images": _digest(data.domains.source_images()),
+        "order_seed": data.seed,
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]

@@ -1,0 +1,66 @@
+"""The source model of a run, and whether it fits the data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from omegaconf import DictConfig
+
+from tta_bench.config.compose import build
+from tta_bench.config.words import ConfigError
+from tta_bench.datasets.base import DomainDataset, has_label_maps
+from tta_bench.models.backbones.base import Backbone
+from tta_bench.models.parts.class_subset import keep_classes
+
+
+def source_model(node: DictConfig, name: str, domains: DomainDataset) -> Backbone:
+    """The model that a node describes; it chooses among the classes that the data set says are possible.
+
+    Args:
+        node: The configuration of the model.
+        name: Its name, for messages.
+        domains: The data set.
+
+    Raises:
+        ConfigError: If the model does not fit the data: it scores something else, tells too few classes apart, or
+            would resize images that the data set has resized.
+        ValueError: If the model cannot be made.
+    """
+    backbone: Backbone = build(node)
+    _check_classes(backbone, name, domains)
+    if (kept := _told(domains, "model_classes")) is not None:
+        keep_classes(backbone, kept)
+    if backbone.preprocess.resize is not None and (resize := _told(domains, "resize")) is not None:
+        raise ConfigError(
+            f"the data set (dataset.resize={resize}) and model.preprocess={backbone.preprocess.profile} would both "
+            "resize the images: take model.preprocess=native, which differs in nothing else"
+        )
+    return backbone
+
+
+def _told(domains: DomainDataset, key: str) -> Any:
+    data = domains.describe()
+    return data.get("packed_from", data).get(key)
+
+
+def _check_classes(backbone: Backbone, name: str, domains: DomainDataset) -> None:
+    data, known = domains.name, backbone.num_classes
+    if has_label_maps(domains) != backbone.segments:
+        of = "image", "pixel"
+        raise ConfigError(
+            f"{data} has a class per {of[has_label_maps(domains)]}, and model={name} scores every "
+            f"{of[backbone.segments]}: choose another model"
+        )
+    if has_label_maps(domains):
+        if len(domains.classes) != known:
+            raise ConfigError(
+                f"{data} has {len(domains.classes)} classes ({', '.join(domains.classes)}), but model={name} "
+                f"tells {known} apart: choose a model of these classes"
+            )
+        return
+    labels = _told(domains, "model_classes") or [int(domains.labels(each).max()) for each in domains.domains]
+    if max(labels) >= known:
+        raise ConfigError(
+            f"the data has a label {max(labels)}, but the model tells {known} classes apart (0 to {known - 1}): "
+            "choose a model of these classes"
+        )

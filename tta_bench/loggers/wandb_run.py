@@ -1,0 +1,165 @@
+"""Weights & Biases: one run per (method, seed), grouped by the stream."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from netrc import NetrcParseError, netrc
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from lightning.pytorch.loggers import Logger, WandbLogger
+from rich.console import Console
+
+from tta_bench.loggers.wandb_names import RUN_FOLDER, SUMMARY, config_of, group_name, run_name
+from tta_bench.report.runs import FILES, Result
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from tta_bench.callbacks.checkpoint import Resumed
+
+MODES = ("auto", "online", "offline")
+LEGACY_HOST = "api.wandb.ai"
+"""Under which a key may still be kept, although the server has moved."""
+
+
+def open_wandb(
+    header: Result, folder: Path, settings: DictConfig, console: Console, resumed: Resumed | None = None
+) -> list[Logger]:
+    """Start the W&B run, or none if it is switched off or W&B cannot start; the run folder has everything anyway.
+
+    A resumed run goes on in its W&B run if that is online. Files of an offline run cannot be appended to: then a new
+    one starts in the same group, and its configuration says ``resumed_from`` which run and step.
+
+    Args:
+        header: What is known of the run before it starts, in the form of ``result.json``.
+        folder: The run folder.
+        settings: The logger's node of the configuration.
+        console: Where to print.
+        resumed: Where the run goes on, if it does.
+
+    Raises:
+        ValueError: If ``logger.mode`` is unknown.
+    """
+    if settings.kind == "off":
+        return []
+    if settings.mode not in MODES:
+        raise ValueError(f"logger.mode must be one of {', '.join(MODES)}; got {settings.mode!r}")
+    mode = wandb_mode(settings.mode)
+    earlier = resumed.state["wandb"] if resumed else {}
+    goes_on = bool(earlier) and mode == "online" and not earlier["offline"]
+    config = {}
+    if resumed and earlier and not goes_on:
+        config["resumed_from"] = {"run": earlier["id"], "step": resumed.step}
+    try:
+        started = start(
+            header,
+            folder,
+            config=config,
+            project=settings.project,
+            entity=settings.entity,
+            mode=mode,
+            id=earlier["id"] if goes_on else None,
+            resume="allow" if goes_on else None,
+        )
+    except wandb_errors() as error:
+        console.print(f"W&B could not start ({error}); going on without it", style="yellow")
+        return []
+    return [WandbLogger(experiment=started, save_dir=str(folder))]
+
+
+def start(result: Result, folder: Path, *, config: dict[str, Any] | None = None, **place: Any) -> Any:
+    """Start the W&B run of a run.
+
+    Args:
+        result: What is known of it, in the form of ``result.json``.
+        folder: Where W&B keeps its files.
+        config: What else the configuration holds.
+        place: Project, entity, mode and whatever else ``wandb.init`` takes.
+
+    Raises:
+        wandb.Error: If W&B cannot.
+    """
+    tags = [result["method"], result["setting"], result["dataset"]]
+    named = {"name": run_name(result), "group": group_name(result), "job_type": "run", "tags": tags}
+    return init(folder, config={**config_of(result), **(config or {})}, **named, **place)
+
+
+def init(folder: Path, **arguments: Any) -> Any:
+    """``wandb.init`` with W&B's files below a folder."""
+    wandb = load_wandb()
+    return wandb.init(dir=str(folder), settings=wandb.Settings(init_timeout=60, console="off"), **arguments)
+
+
+def load_wandb() -> Any:
+    """The package, without a word on the terminal."""
+    os.environ.setdefault("WANDB_SILENT", "true")
+    import wandb
+
+    return wandb
+
+
+def wandb_errors(*more: type[Exception]) -> tuple[type[Exception], ...]:
+    """What W&B raises where it cannot do something, and more."""
+    return load_wandb().Error, OSError, *more
+
+
+def wandb_mode(mode: str = "auto") -> str:
+    """The mode of W&B that ``auto`` means here; another one is itself."""
+    return os.environ.get("WANDB_MODE", "online" if has_key() else "offline") if mode == "auto" else mode
+
+
+def has_key() -> bool:
+    """Whether W&B has credentials: in the environment or in the netrc file that ``wandb login`` writes."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    hosts = {urlsplit(server()).netloc} | (set() if "WANDB_BASE_URL" in os.environ else {LEGACY_HOST})
+    try:
+        known = netrc(os.environ.get("NETRC"))
+    except (OSError, NetrcParseError):
+        return False
+    return any(known.authenticators(host) is not None for host in hosts)
+
+
+def server() -> str:
+    """Address of the W&B server."""
+    return os.environ.get("WANDB_BASE_URL") or load_wandb().Settings().base_url
+
+
+def run_id(loggers: list[Logger]) -> dict[str, Any]:
+    """Which W&B run this is, to go on from it later; empty without one."""
+    runs = [logger.experiment for logger in loggers if isinstance(logger, WandbLogger)]
+    return {"id": runs[0].id, "offline": runs[0].offline} if runs else {}
+
+
+def summarize_wandb(loggers: list[Logger], result: Result, folder: Path, console: Console) -> None:
+    """Write the summary and the table of domains, and take over the run folder."""
+    for logger in loggers:
+        if isinstance(logger, WandbLogger):
+            try:
+                write_outcome(logger.experiment, result, folder)
+            except wandb_errors() as error:
+                console.print(f"W&B did not get the outcome ({error}); it is in {folder}", style="yellow")
+
+
+def write_outcome(experiment: Any, result: Result, folder: Path) -> None:
+    """What a W&B run gets at its end; from the packed folder ``report --from-wandb`` makes what the folder makes."""
+    wandb = load_wandb()
+    kind = "iou" if "domain_iou" in result else "error"
+    rows = [[name, value, result["num_samples"][name]] for name, value in result[f"domain_{kind}"].items()]
+    experiment.log({f"domain_{kind}": wandb.Table(columns=["domain", kind, "samples"], data=rows)})
+    experiment.summary.update({key: result.get(key) for key in SUMMARY})
+    packed = Path(experiment.dir) / RUN_FOLDER
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in FILES:
+            if (folder / name).is_file():
+                archive.write(folder / name, name)
+    experiment.save(str(packed), base_path=experiment.dir, policy="now")
+
+
+def close_wandb(loggers: list[Logger], *, failed: bool) -> None:
+    """End the W&B run as finished or failed, so that the next method gets one of its own."""
+    if loggers:
+        load_wandb().finish(exit_code=int(failed))

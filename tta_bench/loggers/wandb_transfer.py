@@ -1,0 +1,173 @@
+"""Finished runs to Weights & Biases and back: what a report needs of a run travels as a file of its W&B run."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import zipfile
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from tta_bench.loggers.wandb_compare import PREFIX, log_comparisons
+from tta_bench.loggers.wandb_names import RUN_FOLDER, group_name, run_name
+from tta_bench.loggers.wandb_run import has_key, load_wandb, start, wandb_errors, write_outcome
+from tta_bench.report.groups import group_runs
+from tta_bench.report.runs import FILES, Result, RunRecord, whole_rows
+from tta_bench.results.confusion import IouTally
+from tta_bench.results.identity import identity
+from tta_bench.results.rows import Tally, logged_numbers
+from tta_bench.results.run_folder import read_results
+
+NO_KEY = "W&B knows no API key here: run wandb login, or set WANDB_API_KEY"
+
+
+def to_wandb(folders: Sequence[Path], place: str, baseline: str, console: Console) -> None:
+    """Give finished runs, and a comparison per group, to a project, under the names that they have when logged live.
+
+    A run keeps its id in W&B, so that what is there already is left as it is. With ``WANDB_MODE=offline`` all is
+    written as offline runs, which ``wandb sync`` uploads.
+
+    Args:
+        folders: Run folders, or folders above them.
+        place: ``entity/project``.
+        baseline: What gains are over in the comparison.
+        console: Where to print.
+
+    Raises:
+        FileNotFoundError: If there is no run.
+        ValueError: If no run is finished, there is no such baseline, or W&B does not take them.
+    """
+    entity, project = read_place(place)
+    results = read_results(folders)
+    finished = [result for result in results if result["status"] != "running"]
+    if not finished:
+        raise ValueError(f"no run in {', '.join(map(str, folders))} is finished: give its command again, it goes on")
+    if left := len(results) - len(finished):
+        _say(console, f"{left} of {len(results)} runs are not finished and left out: give their commands again")
+    groups = group_runs(map(RunRecord, finished), baseline)
+    where: dict[str, Any] = {"entity": entity, "project": project, "mode": _mode()}
+    try:
+        given = [_give(result, where) for result in finished]
+        log_comparisons(groups, folders[0], console, **where)
+    except wandb_errors() as error:
+        raise ValueError(f"W&B did not take the runs for {place}: {error}") from error
+    told = f"{sum(given)} runs given to {place}, {len(given) - sum(given)} were there"
+    if where["mode"] == "offline":
+        places = shlex.join(map(str, folders))
+        told += f"; to upload them: find {places} -path '*/wandb/offline-run-*' -prune -exec wandb sync {{}} +"
+    _say(console, told)
+
+
+def from_wandb(place: str, console: Console) -> list[Path]:
+    """Fetch the run folders of a project's runs.
+
+    Args:
+        place: ``entity/project``.
+        console: Where to print.
+
+    Returns:
+        A run folder for each, below ``$TTA_BENCH_CACHE/wandb``.
+
+    Raises:
+        ValueError: If there is no key, no such project, or no run in it.
+    """
+    entity, project = read_place(place)
+    if not has_key():
+        raise ValueError(NO_KEY)
+    home = Path(os.environ.get("TTA_BENCH_CACHE", "~/.cache/tta_bench")).expanduser() / "wandb" / entity / project
+    try:
+        runs = list(load_wandb().Api().runs(f"{entity}/{project}", filters={"jobType": "run"}))
+        folders = [folder for run in runs if (folder := _fetch(run, home / run.id))]
+    except wandb_errors(ValueError, zipfile.BadZipFile) as error:  # an unknown project is a ValueError
+        raise ValueError(f"W&B did not give the runs of {place}: {error}") from error
+    if not folders:
+        raise ValueError(f"{place} has no finished run of tta_bench, among {len(runs)} runs")
+    if left := len(runs) - len(folders):
+        _say(
+            console, f"{left} of {len(runs)} runs of {place} have not ended, or are not of tta_bench, and are left out"
+        )
+    return folders
+
+
+def read_place(place: str) -> tuple[str, str]:
+    """Entity and project.
+
+    Raises:
+        ValueError: If these are not two words.
+    """
+    entity, _, project = place.partition("/")
+    if not entity or not project or "/" in project:
+        raise ValueError(f"{place!r} names no project of W&B: write entity/project")
+    return entity, project
+
+
+def _mode() -> str:
+    mode = os.environ.get("WANDB_MODE", "online")
+    if mode not in ("online", "offline"):
+        raise ValueError(f"WANDB_MODE={mode} uploads nothing: set it to online or offline")
+    if mode == "online" and not has_key():
+        raise ValueError(NO_KEY)
+    return mode
+
+
+def _give(result: Result, where: dict[str, Any]) -> bool:
+    """Whether the run had to be made; a run that is there and has ended is left as it is."""
+    folder = Path(result["folder"])
+    run_id = _run_id(folder, result)
+    if where["mode"] == "online" and _has_ended(f"{where['entity']}/{where['project']}/{run_id}"):
+        return False
+    run = start(result, folder, id=run_id, **where)
+    try:
+        run.define_metric("stream/step")
+        run.define_metric("*", step_metric="stream/step")
+        tally = _tally(result)
+        for row in whole_rows(folder / "batches.csv"):
+            tally.add(row)
+            run.log(logged_numbers(row, tally))
+        write_outcome(run, result, folder)
+    finally:
+        run.finish(exit_code=int(result["status"] != "done"))
+    return True
+
+
+def _tally(result: Result) -> Tally:
+    """Counts as the run did: a stream that is repeated has an IoU of its own in each round."""
+    if "mean_iou" not in result:
+        return Tally()
+    steps, rounds = RunRecord(result).planned_steps, result["config"]["setting"].get("rounds", 1)
+    return Tally(IouTally(steps_per_round=steps // rounds if steps else None))
+
+
+def _run_id(folder: Path, result: Result) -> str:
+    """That of the W&B run that was logged live, if there is one, else one made from all that determines the numbers."""
+    files = sorted(folder.glob("wandb/*run-*/run-*.wandb"), key=lambda path: path.parent.name.removeprefix("offline-"))
+    ids = [known for path in files if not (known := path.stem.removeprefix("run-")).startswith(PREFIX)]
+    facts = {**identity(result), "name": run_name(result), "group": group_name(result)}
+    return ids[-1] if ids else sha256(repr(sorted(facts.items())).encode()).hexdigest()[:16]
+
+
+def _has_ended(path: str) -> bool:
+    try:
+        run = load_wandb().Api().run(path)
+        return run.state in ("finished", "failed") and "status" in run.summary
+    except wandb_errors(ValueError):
+        return False
+
+
+def _fetch(run: Any, folder: Path) -> Path | None:
+    """The run folder, or None if the W&B run has none."""
+    for file in run.files(names=[RUN_FOLDER]):
+        file.download(root=str(folder), replace=True).close()
+        with zipfile.ZipFile(folder / RUN_FOLDER) as archive:
+            for name in set(FILES) & set(archive.namelist()):
+                archive.extract(name, folder)
+        return folder
+    return None
+
+
+def _say(console: Console, sentence: str) -> None:
+    console.print(sentence, highlight=False, markup=False, soft_wrap=True)

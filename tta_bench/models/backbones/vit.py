@@ -1,0 +1,138 @@
+"""timm vision transformers as backbones."""
+
+from __future__ import annotations
+
+import torch
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor
+
+from tta_bench.models.backbones.base import Backbone, Embedded
+from tta_bench.models.parallel import gather, share_of
+
+
+class ViTBackbone(Backbone):
+    """A timm ``VisionTransformer`` of any size that takes prompt tokens.
+
+    The feature is what the head's linear layer sees: the [CLS] token after the final norm, or the pooled
+    feature for models without one. Prompts stand between the prefix ([CLS], registers) and the patches, after
+    the position embedding, so they carry no position (as the released DPCore does).
+
+    Args:
+        vit: The network.
+        mean: Normalisation mean per channel, for images in [0, 1].
+        std: Normalisation standard deviation per channel.
+
+    Raises:
+        ValueError: If ``vit`` is not a timm ``VisionTransformer``.
+    """
+
+    def __init__(self, vit: VisionTransformer, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+        if not isinstance(vit, VisionTransformer):
+            raise ValueError(f"expected a timm VisionTransformer, got {type(vit).__name__}; use a vit_* model")
+        super().__init__(mean, std)
+        self.vit = vit
+        self.feature_dim = self.prompt_dim = vit.embed_dim
+        self.num_classes = vit.num_classes
+        self.image_size = vit.patch_embed.img_size[0]
+        self.patch_size = vit.patch_embed.img_size[0] // vit.patch_embed.grid_size[0]  # hybrids too: their stride
+        self.mask_size, self.mask_dim = self.patch_size, vit.embed_dim
+
+    def _embed(self, images: Tensor) -> Tensor:
+        return self._positioned(self.vit.patch_embed(images))  # (B, prefix + N, D)
+
+    def _positioned(self, patches: Tensor) -> Tensor:
+        return self.vit.patch_drop(self.vit._pos_embed(patches))
+
+    def _encode(self, tokens: Tensor, prompt: Tensor | None) -> Tensor:
+        vit = self.vit
+        if prompt is None:
+            return self._pool(vit.norm(vit.blocks(vit.norm_pre(tokens))))
+        tokens = vit.norm(vit.blocks(vit.norm_pre(self._insert(tokens, prompt))))
+        return self._pool(self._remove(tokens, len(prompt)))
+
+    def _insert(self, tokens: Tensor, prompt: Tensor) -> Tensor:
+        start = self.vit.num_prefix_tokens
+        return torch.cat([tokens[:, :start], prompt.expand(len(tokens), -1, -1), tokens[:, start:]], dim=1)
+
+    def _remove(self, tokens: Tensor, length: int) -> Tensor:  # a pooling head averages patches, not prompts
+        start = self.vit.num_prefix_tokens
+        return torch.cat([tokens[:, :start], tokens[:, start + length :]], dim=1)
+
+    def _pool(self, tokens: Tensor) -> Tensor:
+        features: Tensor = self.vit.fc_norm(self.vit.pool(tokens))
+        return features
+
+    def embed_masked(self, images: Tensor, mask: Tensor, mask_token: Tensor) -> Embedded:
+        """Embed images with some patches hidden, as masked autoencoders do.
+
+        Args:
+            images: (B, C, H, W) in [0, 1].
+            mask: (B, N) bool, True where a patch is replaced before positions are added.
+            mask_token: (D,) what replaces it.
+        """
+        share = share_of(len(images))
+        patches = self.vit.patch_embed(self.normalize(images[share]))
+        patches = torch.where(mask[share][..., None], mask_token.to(patches.dtype), patches)
+        return Embedded(self._positioned(patches), len(images))
+
+    def encode_patches(self, embedded: Embedded) -> tuple[Tensor, Tensor]:
+        """Embedded images -> features (B, D) and the patch tokens after the final norm (B, N, D)."""
+        tokens = gather(self.vit.norm(self.vit.blocks(self.vit.norm_pre(embedded.tokens))), embedded.batch_size)
+        features = self._pool(tokens)
+        self.meter.observe(features)
+        return features, tokens[:, self.vit.num_prefix_tokens :]
+
+    def encode_layers(self, embedded: Embedded, prompt: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Embedded images, optionally with prompt tokens (L, D) -> features (B, D) and all layers (B, depth, D).
+
+        The layers are the first tokens after each block, normalised by the norm that comes next.
+
+        Source: FOA (Niu et al., ICML 2024), Sec. 3.1, and repository mr-eggplant/FOA.
+        """
+        vit, layers = self.vit, []
+        tokens = vit.norm_pre(embedded.tokens if prompt is None else self._insert(embedded.tokens, prompt))
+        norms = [*(block.norm1 for block in vit.blocks[1:]), vit.norm]
+        for block, norm in zip(vit.blocks, norms, strict=True):
+            tokens = block(tokens)
+            if norm is not vit.norm:
+                layers.append(norm(tokens[:, 0]))
+        tokens = vit.norm(tokens)
+        layers.append(tokens[:, 0])
+        features = self._pool(tokens if prompt is None else self._remove(tokens, len(prompt)))
+        features = gather(features, embedded.batch_size)
+        self.meter.observe(features)
+        return features, gather(torch.stack(layers, dim=1), embedded.batch_size)
+
+    def encode_stages(self, embedded: Embedded, prompts: Tensor) -> tuple[Tensor, Tensor]:
+        """Embedded images with prompts of their own in each stage of equally many blocks.
+
+        Args:
+            embedded: Of B images.
+            prompts: (S, L, D). At a stage's end its prompts are taken out and the next stage's put in.
+
+        Returns:
+            Features (B, D) and what each stage made of its prompts (B, S, L, D).
+
+        Raises:
+            ValueError: If S does not divide the number of blocks.
+
+        Source: DePT (Gao et al., 2022), Sec. 3.1.
+        """
+        vit, start, length = self.vit, self.vit.num_prefix_tokens, prompts.shape[1]
+        if len(vit.blocks) % len(prompts):
+            raise ValueError(f"{len(vit.blocks)} blocks cannot be split into {len(prompts)} equal stages")
+        size, tokens, outputs = len(vit.blocks) // len(prompts), vit.norm_pre(embedded.tokens), []
+        for stage, prompt in enumerate(prompts):
+            tokens = self._insert(tokens, prompt)
+            for block in vit.blocks[stage * size : (stage + 1) * size]:
+                tokens = block(tokens)
+            outputs.append(tokens[:, start : start + length])
+            tokens = self._remove(tokens, length)
+        features = gather(self._pool(vit.norm(tokens)), embedded.batch_size)
+        self.meter.observe(features)
+        return features, gather(torch.stack(outputs, dim=1), embedded.batch_size)
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Features (B, D) -> logits (B, K)."""
+        logits: Tensor = self.vit.head(self.vit.head_drop(features))
+        return logits

@@ -1,0 +1,1 @@
+"""What methods add to a network: prompts, adapters, partitions."""

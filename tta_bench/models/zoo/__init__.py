@@ -1,0 +1,1 @@
+"""Architectures of our own and of published CIFAR networks."""

@@ -1,0 +1,285 @@
+"""Run a table or figure of the paper: what its cells are, which runs they need, and what these say."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from tta_bench.config.compose import GROUPS, Composed, build, compose_run, plain, require
+from tta_bench.config.registry import SEGMENTATION, register_all
+from tta_bench.config.words import ConfigError, as_list, read_word, seeds_of
+from tta_bench.experiments.jobs import run_jobs
+from tta_bench.paper.measures import MEASURES
+from tta_bench.paper.tables import PaperColumn, PaperRow, PaperTable, load_table
+from tta_bench.report.intervals import Spread, spread
+from tta_bench.report.runs import RunRecord
+
+Words = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """A table and what the user adds to it.
+
+    Attributes:
+        table: The table, its rows and seeds those that were asked for.
+        common: The user's words for all runs.
+        own: The user's words for the rows of a method, by its name.
+    """
+
+    table: PaperTable
+    common: Words = ()
+    own: Mapping[str, Words] = field(default_factory=dict)
+
+    @cached_property
+    def dataset(self) -> str:
+        """The data set: the user's, or the table's own."""
+        return _values(self.common).get("dataset", self.table.dataset)
+
+    def runs(self, row: PaperRow, column: PaperColumn) -> list[Words]:
+        """The words of every run behind a cell."""
+        alternatives: list[Words] = [(word,) for word in column.over] or [()]
+        return [
+            self._words(row, (*row.words, *column.words, *alternative, f"seed={seed}"))
+            for seed in self.table.seeds
+            for alternative in alternatives
+        ]
+
+    def _words(self, row: PaperRow, words: Words) -> Words:
+        paper_model = (f"model={self.table.model}",) if self.dataset == self.table.dataset else ()
+        own = (word for name, extra in self.own.items() if _reaches(name, row) for word in extra)
+        merged: dict[str, str] = {}  # of two words for one key, the later
+        for word in (f"dataset={self.dataset}", *paper_model, *self.common, *self.table.words, *words, *own):
+            merged[word.partition("=")[0]] = word
+        return tuple(merged.values())
+
+    def cells(self) -> Iterator[tuple[PaperRow, PaperColumn]]:
+        """Every cell, row by row."""
+        return ((row, column) for row in self.table.rows for column in self.table.columns)
+
+    def reference(self, row: PaperRow, column: PaperColumn) -> PaperRow | None:
+        """The row that a cell's measure is relative to."""
+        method = MEASURES[self.table.measure_of(row, column)].reference
+        return next((other for other in self.table.rows if other.method == method), None)
+
+    def composed(self) -> dict[Words, Composed]:
+        """The configuration of every run that the cells need.
+
+        Raises:
+            ConfigError: If a word is wrong.
+        """
+        return {
+            words: compose_run(words) for words in dict.fromkeys(w for cell in self.cells() for w in self.runs(*cell))
+        }
+
+
+def make_plan(name: str, words: Sequence[str] = ()) -> TablePlan:
+    """Read the name of a table and words such as ``dataset=shapes_c seeds=[0,1] methods=[source,tent] tent.lr=0.01``.
+
+    ``<method>.<key>=`` reaches the rows of this method and of its configurations, such as dpcore_exp1 of dpcore;
+    ``<method>.dataset.<key>=`` and the like set other keys for these rows alone.
+
+    Raises:
+        ConfigError: If a word is none of these, sets what the table itself sets, or names data for another task.
+        ValueError: If there is no such table.
+    """
+    register_all()
+    table = load_table(name)
+    common: list[str] = []
+    own: dict[str, Words] = {}
+    for word in words:
+        read_word(word)
+        key, _, value = word.partition("=")
+        first, _, rest = key.partition(".")
+        if key == "seeds":
+            table = replace(table, seeds=tuple(seeds_of(word)))
+        elif key == "methods":
+            table = replace(table, rows=_rows(table, [str(method) for method in as_list(word)]))
+        elif key in ("seed", "method"):
+            raise ConfigError(f"{name} has several runs: write {key}s=[{value}] instead of {word}")
+        elif rest and first not in GROUPS and any(_reaches(first, row) for row in table.rows):
+            inner = rest if rest.partition(".")[0] in GROUPS else f"method.{rest}"
+            own[first] = (*own.get(first, ()), f"{inner}={value}")
+        else:
+            common.append(word)
+    _refuse_fixed(table, [*common, *(word for extra in own.values() for word in extra)])
+    plan = TablePlan(table, tuple(common), own)
+    _refuse_another_task(plan)
+    return plan
+
+
+def _refuse_another_task(plan: TablePlan) -> None:
+    of = "images", "pixels"
+    asked, given = (dataset in SEGMENTATION for dataset in (plan.table.dataset, plan.dataset))
+    if asked != given:
+        raise ConfigError(
+            f"{plan.table.name} is about classes of {of[asked]}, and {plan.dataset} has classes of {of[given]}: "
+            f"take for example dataset={plan.table.substitute}"
+        )
+
+
+def _rows(table: PaperTable, methods: Sequence[str]) -> tuple[PaperRow, ...]:
+    there = [row.method for row in table.rows]
+    for method in methods:
+        if method not in there:
+            raise ConfigError(
+                f"{table.name} has no row of {method}; its methods are: {', '.join(dict.fromkeys(there))}"
+            )
+    return tuple(row for row in table.rows if row.method in methods)
+
+
+def _refuse_fixed(table: PaperTable, words: Sequence[str]) -> None:
+    """What the table is about is not the user's to set; what only a user knows (``???``) is."""
+    lists = [row.words for row in table.rows] + [(*column.words, *column.over) for column in table.columns]
+    fixed = _values([*table.words, *itertools.chain(*lists)])
+    for word in words:
+        key = word.partition("=")[0]
+        if fixed.get(key, "???") != "???":
+            raise ConfigError(f"{word}: {table.name} sets {key} itself")
+
+
+def _reaches(name: str, row: PaperRow) -> bool:
+    return row.method == name or row.method.startswith(f"{name}_")
+
+
+def _values(words: Sequence[str]) -> dict[str, str]:
+    return {word.partition("=")[0]: word.partition("=")[2] for word in words}
+
+
+@dataclass(frozen=True)
+class PaperCell:
+    """What a cell shows.
+
+    Attributes:
+        ours: Over all its runs; None where they do not have the number.
+        paper: What the paper prints.
+        failed: Why one of its runs failed.
+    """
+
+    ours: Spread | None
+    paper: float | None
+    failed: str | None = None
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus the paper's."""
+        return None if self.ours is None or self.paper is None else self.ours.mean - self.paper
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A table that has been run.
+
+    Attributes:
+        plan: The table and its runs.
+        results: The content of ``result.json`` of every run.
+        dataset: Name of the data set that was shown.
+        folder: Where reports about it go.
+    """
+
+    plan: TablePlan
+    results: Mapping[Words, Mapping[str, Any]]
+    dataset: str
+    folder: Path
+
+    @property
+    def is_substitute(self) -> bool:
+        """Whether the data are not those of the paper's table."""
+        return self.dataset != self.plan.table.dataset
+
+    @cached_property
+    def columns(self) -> list[PaperColumn]:
+        """The columns, without the domains that the data do not have."""
+        there = {name for result in self.results.values() for name in result.get("domains", ())}
+        return [column for column in self.plan.table.columns if column.domain is None or column.domain in there]
+
+    @cached_property
+    def cells(self) -> dict[tuple[str, str], PaperCell]:
+        """The cells by the names of row and column."""
+        return {
+            (row.name, column.name): self._cell(row, column) for row in self.plan.table.rows for column in self.columns
+        }
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """Why runs failed, by their words."""
+        return {" ".join(words): str(r["error"]) for words, r in self.results.items() if r["status"] != "done"}
+
+    def form(self, row: PaperRow, column: PaperColumn, x: float) -> str:
+        """A number as the cell shows it."""
+        return MEASURES[self.plan.table.measure_of(row, column)].form(x)
+
+    def run(self, row: PaperRow, column: PaperColumn) -> RunRecord:
+        """The first run behind a cell."""
+        return RunRecord(dict(self.results[self.plan.runs(row, column)[0]]))
+
+    def _cell(self, row: PaperRow, column: PaperColumn) -> PaperCell:
+        paper, runs = row.paper.get(column.name), self.plan.runs(row, column)
+        failed = [str(self.results[words]["error"]) for words in runs if self.results[words]["status"] != "done"]
+        if failed:
+            return PaperCell(None, paper, failed[0])
+        measure, reference = MEASURES[self.plan.table.measure_of(row, column)], self.plan.reference(row, column)
+        bases = map(self._reference, self.plan.runs(reference, column)) if reference else [None] * len(runs)
+        values = [
+            measure.value(RunRecord(dict(self.results[words])), column.domain, base)
+            for words, base in zip(runs, bases, strict=True)
+        ]
+        found = spread([x for x in values if x is not None]) if None not in values else None
+        if column.statistic == "std":
+            found = None if found is None or found.std is None else Spread(found.std, None, found.n)
+        return PaperCell(found, paper)
+
+    def _reference(self, words: Words) -> RunRecord | None:
+        result = dict(self.results[words])
+        return RunRecord(result) if result["status"] == "done" else None
+
+
+def reproduce(plan: TablePlan, console: Console) -> Reproduction:
+    """Run what is missing.
+
+    Raises:
+        ConfigError: If a word is wrong; nothing has run then.
+        ValueError: If the data or the model is wrong.
+        FileNotFoundError: If a file is missing.
+    """
+    composed = plan.composed()
+    _require(plan, next(iter(composed.values())))
+    needed = distinct(composed.values())
+    done = dict(zip(needed, run_jobs(list(needed.values()), console), strict=True))
+    job = next(iter(composed.values()))
+    return Reproduction(
+        plan,
+        {words: done[_same(job)] for words, job in composed.items()},
+        _shown(job),
+        Path(str(job.config.output)).expanduser() / job.choices["dataset"] / "reproduce",
+    )
+
+
+def _require(plan: TablePlan, job: Composed) -> None:
+    try:
+        require(job.config)
+    except ConfigError as error:
+        at_hand = f"{plan.table.name} dataset={plan.table.substitute}"
+        raise ConfigError(f"{error}; or take data at hand, as in {at_hand}") from error
+
+
+def distinct(jobs: Iterable[Composed]) -> dict[str, Composed]:
+    """Each run once: cells whose words make the same configuration share it."""
+    return {_same(job): job for job in jobs}
+
+
+def _same(job: Composed) -> str:
+    return json.dumps([job.choices, plain(job.config)], sort_keys=True)
+
+
+def _shown(job: Composed) -> str:
+    """Name of the data set; a packed one remembers what it was packed from."""
+    name = job.choices["dataset"]
+    return build(job.config.dataset).name if name == "packed" else name

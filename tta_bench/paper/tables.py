@@ -1,0 +1,173 @@
+"""The tables and figures of DPCore's paper (Zhang et al., ICML 2025): what each runs, measures and prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
+
+from omegaconf import OmegaConf
+from rich.table import Table
+
+from tta_bench.report.corruptions import domain_groups
+from tta_bench.report.table import UNKNOWN
+from tta_bench.streams import STANDARD_ORDER
+
+
+@dataclass(frozen=True)
+class PaperRow:
+    """A row, usually a method.
+
+    Attributes:
+        name: Its heading.
+        words: What it adds to the words of a run; ``method=...`` is among them.
+        paper: What the paper prints, by column.
+        measure: What its cells show where the column does not say.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    paper: Mapping[str, float] = field(default_factory=dict)
+    measure: str | None = None
+
+    @property
+    def method(self) -> str:
+        """The name after ``method=``."""
+        return next(word.partition("=")[2] for word in self.words if word.startswith("method="))
+
+
+@dataclass(frozen=True)
+class PaperColumn:
+    """A column: a domain, a setting, a value of a hyper-parameter or another measure.
+
+    Attributes:
+        name: Its heading.
+        words: What it adds to the words of a run.
+        measure: What its cells show.
+        domain: Show this domain only.
+        over: Alternative words; a cell is the statistic over the runs of all of them.
+        statistic: ``mean`` or ``std``, over these and over seeds.
+    """
+
+    name: str
+    words: tuple[str, ...] = ()
+    measure: str | None = None
+    domain: str | None = None
+    over: tuple[str, ...] = ()
+    statistic: Literal["mean", "std"] = "mean"
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """A table or figure; a cell is the run of the table's, the row's and the column's words.
+
+    Attributes:
+        name: What it is called on the command line.
+        title: What it shows.
+        place: Where in the paper.
+        dataset: The paper's data set.
+        model: The configuration of the paper's source model; another data set comes with a model of its own.
+        words: The words of all runs.
+        seeds: The seeds of every run.
+        measure: What cells show where neither column nor row says.
+        rows: The rows.
+        columns: The columns.
+        draw: ``bars`` per row, a line per row over the columns, or ``curves`` over the batches of a run.
+        x: What the columns of a line are.
+        note: What a reader has to know.
+        gpu_hours: The estimated cost, by number of images per domain.
+        substitute: The embedded data set that can take the place of the paper's.
+    """
+
+    name: str
+    title: str
+    place: str
+    dataset: str
+    model: str
+    words: tuple[str, ...]
+    seeds: tuple[int, ...]
+    measure: str
+    rows: tuple[PaperRow, ...]
+    columns: tuple[PaperColumn, ...]
+    draw: Literal["bars", "lines", "curves"]
+    x: str
+    note: str
+    gpu_hours: Mapping[str, float]
+    substitute: str
+
+    def measure_of(self, row: PaperRow, column: PaperColumn) -> str:
+        """What a cell shows."""
+        return column.measure or row.measure or self.measure
+
+    @property
+    def cost(self) -> str:
+        """GPU hours by number of images per domain, in words; empty if there is no estimate."""
+        return ", ".join(f"{hours:g} ({images})" for images, hours in self.gpu_hours.items())
+
+
+def paper_folder() -> Path:
+    """The folder of the yaml files: inside the installed package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    inside = package / "paper" / "published"
+    return inside if inside.is_dir() else package.parent / "benchmarks" / "paper"
+
+
+def table_names() -> list[str]:
+    """The names of all tables and figures."""
+    return sorted(path.stem for path in paper_folder().glob("*.yaml"))
+
+
+def tables_list() -> Table:
+    """The names that ``tta-bench reproduce`` takes."""
+    table = Table("name", "what it shows", "in the paper", "data set")
+    table.add_column("GPU hours, estimated")
+    table.columns[0].no_wrap = True
+    for name in table_names():
+        paper = load_table(name)
+        table.add_row(name, paper.title, paper.place, paper.dataset, paper.cost or UNKNOWN)
+    return table
+
+
+def load_table(name: str) -> PaperTable:
+    """Read a table.
+
+    Raises:
+        ValueError: If there is no such table.
+    """
+    names = table_names()
+    if name not in names:
+        near = get_close_matches(name, names, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"choose from: {', '.join(names)}"
+        raise ValueError(f"the paper has no table or figure {name!r}; {hint}")
+    content: Any = OmegaConf.to_container(OmegaConf.load(paper_folder() / f"{name}.yaml"))
+    columns = _domain_columns() if content.pop("domains", False) else []
+    columns += [_column(str(key), values) for key, values in content.pop("columns").items()]
+    rows = tuple(_row(str(key), values, columns) for key, values in content.pop("rows").items())
+    content["words"] = tuple(content.get("words", "").split())
+    content["seeds"] = tuple(content["seeds"])
+    defaults = {"measure": "error", "x": "", "note": "", "gpu_hours": {}, "substitute": "shapes_c"}
+    return PaperTable(name=name, rows=rows, columns=tuple(columns), **{**defaults, **content})
+
+
+def _domain_columns() -> list[PaperColumn]:
+    return [
+        PaperColumn(short, domain=name) for _, names in domain_groups(STANDARD_ORDER) for name, short in names.items()
+    ]
+
+
+def _column(name: str, values: dict[str, Any]) -> PaperColumn:
+    words, over = tuple(values.pop("words", "").split()), values.pop("over", "")
+    key, _, alternatives = over.partition("=")
+    return PaperColumn(name, words, over=tuple(f"{key}={x}" for x in alternatives.split(",") if x), **values)
+
+
+def _row(name: str, values: dict[str, Any], columns: list[PaperColumn]) -> PaperRow:
+    paper, heads = values.pop("paper", {}), [column.name for column in columns]
+    if isinstance(paper, list):
+        paper = dict(zip(heads, paper, strict=True))
+    known = {str(head): float(x) for head, x in paper.items() if x is not None}
+    if unknown := set(known) - set(heads):
+        raise ValueError(f"row {name!r} has a number for {min(unknown)!r}, which is no column")
+    return PaperRow(name, tuple(values.pop("words").split()), known, **values)

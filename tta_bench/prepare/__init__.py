@@ -1,0 +1,1 @@
+"""Preparing data sets: download, corrupt, pack."""

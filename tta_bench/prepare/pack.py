@@ -1,0 +1,153 @@
+"""Decode a data set once and keep it as plain arrays."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from tta_bench.datasets.base import CleanImages, DomainDataset, has_label_maps
+from tta_bench.datasets.classification.packed import SCHEMA, label_file, packed, pixel_file, read_facts
+from tta_bench.files import write_json, writing
+
+_CHUNK = 512
+
+
+class _Part:
+    """One array to write: the images of a domain, or of the source (``domain`` None)."""
+
+    def __init__(self, domain: str | None, labels: np.ndarray, load: Callable[[int], np.ndarray]) -> None:
+        self.domain, self.labels, self.load = domain, labels, load
+        self.shape = load(0).shape
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the pixels."""
+        return len(self.labels) * int(np.prod(self.shape))
+
+    def write(self, folder: Path, pool: ThreadPoolExecutor, advance: Callable[[int], None]) -> None:
+        """Decode all images; the file gets its name when it is whole.
+
+        Raises:
+            ValueError: If an image cannot be read or has another size than the first.
+        """
+        file = pixel_file(folder, self.domain)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        np.save(label_file(folder, self.domain), self.labels)
+        draft = file.with_name(f"{file.name}.part")
+        pixels = np.lib.format.open_memmap(draft, "w+", np.uint8, (len(self.labels), *self.shape))
+
+        def store(index: int) -> None:
+            image = self.load(index)
+            if image.shape != self.shape:
+                (h, w, _), (height, width, _) = image.shape, self.shape
+                raise ValueError(
+                    f"image {index} of {self.domain or 'the source'} has {h}x{w} pixels and the first has "
+                    f"{height}x{width}: set dataset.image_size"
+                )
+            pixels[index] = image
+
+        for start in range(0, len(self.labels), _CHUNK):
+            rows = range(start, min(start + _CHUNK, len(self.labels)))
+            list(pool.map(store, rows))
+            advance(len(rows))
+        pixels.flush()
+        draft.replace(file)
+
+
+def pack(
+    domains: DomainDataset,
+    folder: str | Path,
+    console: Console,
+    *,
+    with_source: bool = True,
+    threads: int | None = None,
+) -> None:
+    """Write every domain of a data set as a memory map of pixels and one of labels; ``dataset=packed`` reads them.
+
+    What is finished is not written again, so that the same call goes on after an interruption.
+
+    Args:
+        domains: The data set.
+        folder: Where the arrays go.
+        console: Shows the progress.
+        with_source: Also write the images of the source domain, if there are some.
+        threads: How many images are decoded at a time; None takes the number of processors.
+
+    Raises:
+        ValueError: If the folder holds another data set, the disk is too small, or an image cannot be read; or pixels
+            have classes.
+        WriteError: If the folder cannot be written.
+    """
+    if has_label_maps(domains):
+        raise ValueError(f"{domains.name} has a class per pixel, and data pack keeps one per image: run it as it is")
+    folder = Path(folder).expanduser()
+    source = _source(domains) if with_source else None
+    facts = {
+        "schema": SCHEMA,
+        "name": domains.name,
+        "data": domains.describe(),
+        "domains": list(domains.domains),
+        "source": source is not None,
+    }
+    _check_folder(folder, facts)
+    parts = [_Part(name, domains.labels(name), _loader(domains, name)) for name in domains.domains]
+    if source is not None:
+        parts.append(_Part(None, source.labels, source.__getitem__))
+    missing = [part for part in parts if not pixel_file(folder, part.domain).exists()]
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        _check_space(folder, missing)
+        write_json(folder / "pack.json", facts)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with (
+        writing(folder),
+        ThreadPoolExecutor(threads or os.cpu_count()) as pool,
+        Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar,
+    ):
+        task = bar.add_task("", total=sum(len(part.labels) for part in missing))
+        for part in missing:
+            bar.update(task, description=part.domain or "source")
+            part.write(folder, pool, lambda images: bar.advance(task, images))
+            if not console.is_terminal:
+                console.print(f"{part.domain or 'source'}: {len(part.labels)} images", highlight=False)
+    packed(root=str(folder))
+    console.print(f"packed {domains.name} into {folder}: dataset=packed dataset.root={folder}", highlight=False)
+
+
+def _loader(domains: DomainDataset, name: str) -> Callable[[int], np.ndarray]:
+    return lambda index: domains.load(name, index)
+
+
+def _source(domains: DomainDataset) -> CleanImages | None:
+    try:
+        return domains.source_images()
+    except ValueError:  # there are none
+        return None
+
+
+def _check_folder(folder: Path, facts: dict[str, Any]) -> None:
+    try:
+        there = read_facts(folder)
+    except FileNotFoundError:
+        return
+    for key, value in json.loads(json.dumps(facts)).items():
+        if there.get(key) != value:
+            raise ValueError(f"{folder} already holds a packed data set that differs in {key}: choose another folder")
+
+
+def _check_space(folder: Path, missing: list[_Part]) -> None:
+    needed, free = sum(part.num_bytes for part in missing), shutil.disk_usage(folder).free
+    if needed > free:
+        raise ValueError(
+            f"packing needs {needed / 1e9:.1f} GB and {folder} has {free / 1e9:.1f} GB free: choose another folder, "
+            "fewer domains or a subset"
+        )

@@ -1,0 +1,161 @@
+"""What happened in each batch of a run, and the counts of a stream so far. Standard library only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import fmean, median
+from typing import Any
+
+from tta_bench.results.confusion import Confusion, IouTally
+
+BINS = 15  # of equal width, for the calibration error
+
+
+@dataclass(frozen=True)
+class BatchRow:
+    """What happened in one batch.
+
+    Attributes:
+        step: Position in the stream.
+        by_domain: Per domain of the batch, the number of samples and how many were wrong; where pixels are classified,
+            the number of images and the sum of their shares of wrong pixels.
+        forward_samples: Images forwarded through the backbone.
+        backward_samples: Images whose gradient came back through it.
+        seconds: Time of the adaptation, without loading.
+        diagnostics: The method's own numbers.
+        top_class_share: Share of the class predicted most often; near 1 in a stream of many classes, the method has
+            collapsed.
+        calibration: Per bin of confidence that is not empty, the number of samples, the sum of their confidences and
+            how many were right; where pixels are classified, of pixels.
+        confusion: Per domain, as in ``by_domain``, the pixels by class and prediction; None of classified images.
+    """
+
+    step: int
+    by_domain: Mapping[str, tuple[int, float]]
+    forward_samples: int
+    backward_samples: int
+    seconds: float
+    diagnostics: Mapping[str, float] = field(default_factory=dict)
+    top_class_share: float = 0.0
+    calibration: Mapping[int, tuple[int, float, int]] = field(default_factory=dict)
+    confusion: Mapping[str, Confusion] | None = None
+
+    @property
+    def samples(self) -> int:
+        """Number of samples B."""
+        return sum(n for n, _ in self.by_domain.values())
+
+    @property
+    def wrong(self) -> float:
+        """Number of wrong predictions."""
+        return sum(w for _, w in self.by_domain.values())
+
+    @property
+    def domain(self) -> str:
+        """The domain, or ``fog=3/12;snow=1/4`` (wrong/samples) for a batch of several."""
+        if len(self.by_domain) == 1:
+            return next(iter(self.by_domain))
+        return ";".join(f"{name}={w}/{n}" for name, (n, w) in self.by_domain.items())
+
+
+class Tally:
+    """Counts of a stream so far; errors and IoU are made from integers, never from means of means.
+
+    Args:
+        iou: Counts pixels; None where images are classified.
+    """
+
+    def __init__(self, iou: IouTally | None = None) -> None:
+        self.iou = iou
+        self.samples: dict[str, int] = {}
+        self.wrong: dict[str, float] = {}
+        self.forward_samples = self.backward_samples = 0
+        self.seconds: list[float] = []
+        self.coreset_size: float | None = None
+        self._top_class = 0.0
+        self._bins: dict[int, tuple[int, float, int]] = {}
+
+    def add(self, row: BatchRow) -> None:
+        """Count one batch."""
+        for name, (n, wrong) in row.by_domain.items():
+            self.samples[name] = self.samples.get(name, 0) + n
+            self.wrong[name] = self.wrong.get(name, 0) + wrong
+        if row.confusion is not None:
+            self.iou = self.iou or IouTally()
+            self.iou.add(row.step, row.confusion)
+        self.forward_samples += row.forward_samples
+        self.backward_samples += row.backward_samples
+        self.seconds.append(row.seconds)
+        self.coreset_size = row.diagnostics.get("coreset_size")
+        self._top_class += row.samples * row.top_class_share
+        for key, (count, confidence, right) in row.calibration.items():
+            n, c, r = self._bins.get(key, (0, 0.0, 0))
+            self._bins[key] = (n + count, c + confidence, r + right)
+
+    @property
+    def calibration_error(self) -> float:
+        """Expected calibration error in percent: the mean gap between confidence and accuracy over the bins.
+
+        Source: Guo et al., ICML 2017, Eq. 3, with 15 bins.
+        """
+        n = sum(count for count, _, _ in self._bins.values())
+        return 100 * sum(abs(c - right) for _, c, right in self._bins.values()) / n if n else math.nan
+
+    @property
+    def domain_error(self) -> dict[str, float]:
+        """Error of each domain, in percent, in order of first appearance."""
+        return {name: 100 * self.wrong[name] / n for name, n in self.samples.items()}
+
+    @property
+    def mean_error(self) -> float:
+        """Plain mean of the domains' errors, in percent; nan before the first batch."""
+        return fmean(self.domain_error.values()) if self.samples else math.nan
+
+    @property
+    def sample_error(self) -> float:
+        """Error over all samples, in percent; nan before the first batch."""
+        n = sum(self.samples.values())
+        return 100 * sum(self.wrong.values()) / n if n else math.nan
+
+    def summary(self) -> dict[str, Any]:
+        """The part of ``result.json`` that is counted."""
+        n = max(1, sum(self.samples.values()))
+        return {
+            "mean_error": _none_if_nan(self.mean_error),
+            "sample_error": _none_if_nan(self.sample_error),
+            "domain_error": self.domain_error,
+            "num_samples": self.samples,
+            "forward_per_sample": self.forward_samples / n,
+            "backward_per_sample": self.backward_samples / n,
+            "ece": _none_if_nan(self.calibration_error),
+            "top_class_share": _none_if_nan(self._top_class / n),
+            "coreset_size": None if self.coreset_size is None else int(self.coreset_size),
+            "seconds": sum(self.seconds),
+            "seconds_per_batch_median": median(self.seconds) if self.seconds else None,
+            **(self.iou.summary() if self.iou else {}),
+        }
+
+
+def logged_numbers(row: BatchRow, tally: Tally) -> dict[str, float]:
+    """What loggers get of a batch, on the step axis ``stream/step``; ``tally`` already counts it."""
+    errors = tally.domain_error
+    return {
+        "stream/step": row.step,
+        "stream/error": 100 * row.wrong / row.samples,
+        "stream/running_error": tally.sample_error,
+        "stream/mean_error": tally.mean_error,
+        "stream/calibration_error": tally.calibration_error,
+        "stream/top_class_share": row.top_class_share,
+        **{f"domain/{name}": errors[name] for name in row.by_domain},
+        **(tally.iou.logged(row.by_domain) if tally.iou else {}),
+        "cost/forward_per_sample": row.forward_samples / row.samples,
+        "cost/backward_per_sample": row.backward_samples / row.samples,
+        "cost/seconds": row.seconds,
+        **{f"method/{key}": value for key, value in row.diagnostics.items()},
+    }
+
+
+def _none_if_nan(x: float) -> float | None:
+    return None if math.isnan(x) else x

@@ -1,0 +1,155 @@
+"""A run on disk: ``batches.csv`` with a row per batch and ``result.json`` made from it. Standard library only."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tta_bench.files import writing
+from tta_bench.results.confusion import from_text, to_text
+from tta_bench.results.rows import BatchRow, Tally
+
+SCHEMA = 1
+COLUMNS = (
+    "step", "domain", "samples", "wrong", "error", "running_error",
+    "forward_samples", "backward_samples", "seconds", "top_class_share", "calibration", "coreset_size",
+)  # fmt: skip
+CONFUSION = "confusion"  # a further column where pixels are classified
+csv.field_size_limit(2**31 - 1)  # one of many classes is longer than csv lets pass
+
+
+class RowWriter:
+    """Appends rows to ``batches.csv``, each on disk before the next batch starts, or not at all.
+
+    Args:
+        path: The file.
+        goes_on: Append to an existing file rather than replace it.
+    """
+
+    def __init__(self, path: Path, *, goes_on: bool = False) -> None:
+        self._path, self._columns = path, read_columns(path) if goes_on else None
+        with writing(path):
+            self._file = path.open("ab" if goes_on else "wb", buffering=0)
+
+    def write(self, row: BatchRow, tally: Tally) -> None:
+        """Write one row; ``tally`` already counts it.
+
+        Raises:
+            WriteError: If the disk does not take it; the rows before are as they were.
+        """
+        values = {
+            "step": row.step,
+            "domain": row.domain,
+            "samples": row.samples,
+            "wrong": row.wrong,
+            "error": 100 * row.wrong / row.samples,
+            "running_error": tally.sample_error,
+            "forward_samples": row.forward_samples,
+            "backward_samples": row.backward_samples,
+            "seconds": f"{row.seconds:.6f}",
+            "top_class_share": row.top_class_share,
+            "calibration": ";".join(f"{k}={n}/{c!r}/{right}" for k, (n, c, right) in row.calibration.items()),
+            "coreset_size": row.diagnostics.get("coreset_size", ""),
+            **({} if row.confusion is None else {CONFUSION: to_text(row.confusion)}),
+            **{key: value for key, value in row.diagnostics.items() if key != "coreset_size"},
+        }
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, fieldnames=self._columns or list(values))
+        if self._columns is None:
+            writer.writeheader()
+        writer.writerow(values)
+        self._append(text.getvalue().encode())
+        self._columns = list(writer.fieldnames)
+
+    def _append(self, content: bytes) -> None:
+        size = os.fstat(self._file.fileno()).st_size
+        with writing(self._path):
+            try:
+                while content:
+                    content = content[self._file.write(content) :]
+            except OSError:
+                os.ftruncate(self._file.fileno(), size)
+                raise
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_columns(path: Path) -> list[str]:
+    """The header of ``batches.csv``."""
+    with path.open(newline="") as file:
+        return next(csv.reader(file))
+
+
+def read_rows(path: Path, size: int) -> list[BatchRow]:
+    """The rows in the first ``size`` bytes of ``batches.csv``; seconds are rounded to microseconds.
+
+    Raises:
+        ValueError: If the file is shorter, or those bytes are not rows of steps 0, 1, 2, ...
+    """
+    content = path.read_bytes()[:size] if path.exists() else b""
+    lines = list(csv.DictReader(io.StringIO(content.decode(), newline="")))
+    try:
+        rows = [_row(line) for line in lines]
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} has a row that cannot be read") from error
+    if len(content) < size or [row.step for row in rows] != list(range(len(rows))):
+        raise ValueError(f"{path} has lost rows")
+    return rows
+
+
+def _row(line: Mapping[str, str]) -> BatchRow:
+    own = {key: float(value) for key, value in line.items() if key not in (*COLUMNS, CONFUSION)}
+    size, by_domain = line["coreset_size"], _by_domain(line)
+    return BatchRow(
+        step=int(line["step"]),
+        by_domain=by_domain,
+        forward_samples=int(line["forward_samples"]),
+        backward_samples=int(line["backward_samples"]),
+        seconds=float(line["seconds"]),
+        diagnostics={"coreset_size": float(size), **own} if size else own,
+        top_class_share=float(line.get("top_class_share") or 0),
+        calibration=_calibration(line.get("calibration") or ""),
+        confusion=from_text(line[CONFUSION], list(by_domain)) if CONFUSION in line else None,
+    )
+
+
+def _calibration(text: str) -> dict[int, tuple[int, float, int]]:
+    """``14=3/2.9/3;7=1/0.5/0``: bin=samples/sum of confidences/right."""
+    found = {}
+    for part in filter(None, text.split(";")):
+        key, _, counts = part.partition("=")
+        n, confidence, right = counts.split("/")
+        found[int(key)] = (int(n), float(confidence), int(right))
+    return found
+
+
+def _by_domain(line: Mapping[str, str]) -> dict[str, tuple[int, float]]:
+    """``fog`` with its own columns, or ``fog=3/12;snow=1/4`` (wrong/samples)."""
+    if "=" not in line["domain"]:
+        return {line["domain"]: (int(line["samples"]), json.loads(line["wrong"]))}
+    found: dict[str, tuple[int, float]] = {}
+    for part in line["domain"].split(";"):
+        name, _, counts = part.rpartition("=")
+        wrong, _, n = counts.partition("/")
+        found[name] = (int(n), json.loads(wrong))
+    return found
+
+
+def read_results(folders: Iterable[Path]) -> list[dict[str, Any]]:
+    """Read every ``result.json`` in or below the folders, in order of their paths, each once.
+
+    Raises:
+        FileNotFoundError: If there is none.
+    """
+    folders = list(folders)
+    paths = {p.resolve() for folder in folders for p in [*folder.glob("result.json"), *folder.rglob("result.json")]}
+    if not paths:
+        raise FileNotFoundError(f"there is no result.json in or below {', '.join(map(str, folders))}")
+    return [{**json.loads(path.read_text()), "folder": str(path.parent)} for path in sorted(paths)]

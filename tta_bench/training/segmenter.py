@@ -1,0 +1,283 @@
+"""Train a small SegFormer from scratch, on images of the source domain only."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from multiprocessing import get_context
+from pathlib import Path
+
+import lightning.pytorch as L
+import numpy as np
+import torch
+from omegaconf import OmegaConf
+from rich.console import Console
+from rich.progress import track
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset
+
+from tta_bench.config.compose import build, compose_stream, require
+from tta_bench.datasets.base import DomainDataset, SegmentedImages, SegmentedSubset, has_label_maps
+from tta_bench.datasets.procedural.street_scenes import CLASSES
+from tta_bench.datasets.segmentation.streets_c import StreetScenes
+from tta_bench.functional.segmentation import IGNORE, confusion_matrix, mean_iou, resized
+from tta_bench.models.loading.segformer import SegFormer, require_mmseg, segformer
+from tta_bench.quiet import quiet_lightning
+from tta_bench.training.classifier import MEAN, STD, SourceTraining
+
+BATCH_SIZE = 8
+
+
+class SegmentationTraining(SourceTraining):
+    """Cross-entropy training of a SegFormer on every pixel that counts.
+
+    Half of the images are mirrored, and all change in brightness, contrast and saturation, as in mmsegmentation's
+    recipes for Cityscapes.
+
+    Args:
+        network: Encoder and head.
+        lr: Peak learning rate.
+        total_steps: Optimizer steps of the whole training.
+        console: Where to print a line per epoch.
+    """
+
+    def __init__(self, network: SegFormer, lr: float, total_steps: int, console: Console) -> None:
+        super().__init__(nn.Sequential(network.backbone, network.decode_head), lr, total_steps)
+        self.network, self.console = network, console
+        self.num_classes = network.decode_head.num_classes
+        self.counts = torch.zeros(0)
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        """Cross-entropy of one batch: images (B, 3, H, W) uint8, labels (B, H, W)."""
+        images, labels = batch
+        mirrored = torch.rand(len(images)) < 0.5
+        images[mirrored], labels[mirrored] = images[mirrored].flip(-1), labels[mirrored].flip(-1)
+        scores = resized(self(distorted(images)), (labels.shape[1], labels.shape[2]))
+        return F.cross_entropy(scores, labels.long(), ignore_index=IGNORE)
+
+    def on_validation_epoch_start(self) -> None:
+        """Start counting."""
+        self.counts = torch.zeros(self.num_classes, self.num_classes, dtype=torch.long, device=self.device)
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        """Count the pixels of one batch."""
+        scores = resized(self(batch[0]), (batch[1].shape[1], batch[1].shape[2]))
+        self.counts += confusion_matrix(scores.argmax(dim=1), batch[1], self.num_classes)
+
+    def on_train_epoch_end(self) -> None:
+        """Print the mean IoU on validation, which came just before."""
+        epoch = f"epoch {self.trainer.current_epoch + 1}/{self.trainer.max_epochs}"
+        self.console.print(f"{epoch}: mean IoU {100 * self.miou():.1f} % on validation")
+
+    def miou(self) -> float:
+        """Mean IoU of the pixels counted last, in [0, 1]."""
+        return float(mean_iou(self.counts))
+
+
+def distorted(images: Tensor) -> Tensor:
+    """Images (B, 3, H, W) in 0..255 with a contrast, a saturation and a brightness of their own.
+
+    Source: mmsegmentation, ``PhotoMetricDistortion``, without its change of hue.
+    """
+    contrast, saturation, brightness = torch.rand(3, len(images), 1, 1, 1, device=images.device)
+    grey = images.float().mean(dim=1, keepdim=True)
+    saturated = grey + (0.5 + saturation) * (images - grey)
+    return ((0.5 + contrast) * saturated + 64 * (brightness - 0.5)).clamp(0, 255)
+
+
+class _Examples(Dataset[tuple[Tensor, Tensor]]):
+    """Images (3, H, W) uint8 and label maps (H, W) uint8."""
+
+    def __init__(self, images: SegmentedImages) -> None:
+        self.images = images
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        image, labels = torch.tensor(self.images[index]), torch.tensor(self.images.label_map(index))  # files: read-only
+        return image.permute(2, 0, 1), labels
+
+
+def train_segformer(
+    train: SegmentedImages,
+    validation: SegmentedImages,
+    classes: Sequence[str],
+    output: Path,
+    *,
+    command: str,
+    seed: int,
+    epochs: int,
+    lr: float,
+    batch_size: int = BATCH_SIZE,
+    embed_dims: int = 32,
+    channels: int = 256,
+    console: Console,
+) -> None:
+    """Train a SegFormer-B0, or a narrower one, and write its weights and a .yaml with the facts.
+
+    Args:
+        train: Images to learn from, all of one size.
+        validation: Others, for the mean IoU.
+        classes: Names of the classes.
+        output: File of the weights (.safetensors, half precision, mmsegmentation's names).
+        command: What was called, for the facts.
+        seed: Seed of the initial weights, the order of the images and their mirroring.
+        epochs: Passes over the training images.
+        lr: Peak learning rate.
+        batch_size: Images per step.
+        embed_dims: Width of the first stage; 32 in B0.
+        channels: Width of the head; 256 in B0.
+        console: Where to print.
+
+    Raises:
+        ValueError: If ``output`` does not end in .safetensors, mmsegmentation is missing, or there is no whole batch.
+    """
+    if output.suffix != ".safetensors":
+        raise ValueError(f"--output must end in .safetensors, got {output}")
+    if len(train) < batch_size:
+        raise ValueError(f"{len(train)} training images make no batch of {batch_size}: lower --batch-size")
+    quiet_lightning()
+    started = time.perf_counter()
+    L.seed_everything(seed, verbose=False)
+    kwargs = {"num_classes": len(classes), "embed_dims": embed_dims, "channels": channels}
+    network = segformer(len(classes), embed_dims=embed_dims, channels=channels)
+    order = torch.Generator().manual_seed(seed)
+    loader = DataLoader(_Examples(train), batch_size, shuffle=True, drop_last=True, generator=order)
+    held_out = DataLoader(_Examples(validation), batch_size)
+    module = SegmentationTraining(network, lr, len(loader) * epochs, console)
+    trainer = L.Trainer(
+        max_epochs=epochs,
+        gradient_clip_val=1.0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        enable_progress_bar=False,
+    )
+    trainer.fit(module, loader, held_out)
+    state = {key: v.half() if v.is_floating_point() else v for key, v in network.state_dict().items()}
+    network.load_state_dict(state)  # the rounded weights, as a user will load them
+    trainer.validate(module, held_out, verbose=False)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    save_file({key: value.contiguous() for key, value in state.items()}, output)
+    facts = (
+        f"# Trained by: {command}\n"
+        f"# Mean IoU of these weights on {len(validation)} images of the source domain: {100 * module.miou():.2f} %\n"
+        f"# torch {torch.__version__}, {torch.get_num_threads()} threads, {time.perf_counter() - started:.0f} seconds\n"
+    )
+    card = {"architecture": "segformer", "kwargs": kwargs, "mean": list(MEAN), "std": list(STD)}
+    card["classes"] = list(classes)
+    output.with_suffix(".yaml").write_text(facts + OmegaConf.to_yaml(OmegaConf.create(card)))
+    console.print(f"mean IoU {100 * module.miou():.2f} % on validation, weights in {output}")
+
+
+def train_streets_segformer(
+    output: Path, *, seed: int, epochs: int, num_images: int, lr: float, console: Console
+) -> None:
+    """Train the source model of streets_c: SegFormer-B0 at half its width, on streets by day.
+
+    Args:
+        output: File of the weights, as for ``train_segformer``.
+        seed: Seed of the initial weights, the order of the images and their mirroring.
+        epochs: Passes over the training images.
+        num_images: Training images, from index 0 on.
+        lr: Peak learning rate.
+        console: Where to print.
+
+    Raises:
+        ValueError: As for ``train_segformer``.
+    """
+    command = (
+        f"tta-bench source train dataset=streets_c --output {output.name} --seed {seed} --epochs {epochs} "
+        f"--num-images {num_images} --lr {lr}"
+    )
+    train_segformer(
+        _Drawn("train", num_images), _Drawn("validation", 100), CLASSES, output,
+        command=command, seed=seed, epochs=epochs, lr=lr, embed_dims=16, channels=64, console=console,
+    )  # fmt: skip
+
+
+def train_on_source_domain(
+    words: Sequence[str],
+    output: Path,
+    *,
+    seed: int,
+    epochs: int,
+    num_images: int | None = None,
+    lr: float | None = None,
+    batch_size: int | None = None,
+    console: Console,
+) -> None:
+    """Train a source model on the source domain of a data set with label maps.
+
+    Every tenth image is held out for validation. The model is SegFormer-B0, and for streets_c that of the package.
+
+    Args:
+        words: Words that choose the data set, such as ``dataset=segmentation_folder``.
+        output: File of the weights, as for ``train_segformer``.
+        seed: Seed of the initial weights, the order of the images and their mirroring.
+        epochs: Passes over the training images.
+        num_images: Training images of streets_c; None takes 2400. Of other data sets, all are used.
+        lr: Peak learning rate; None takes 3e-3 for streets_c and 1e-3 for others (ours).
+        batch_size: Images per step; None takes 8.
+        console: Where to print.
+
+    Raises:
+        ConfigError: If a word is wrong.
+        ValueError: As for ``train_segformer``, or if the data set has no label maps, or no source domain.
+    """
+    require_mmseg()
+    composed = compose_stream(words)
+    require(composed.config)
+    if composed.choices["dataset"] == "streets_c":
+        if batch_size is not None:
+            raise ValueError(f"--batch-size is for data of your own: the model of streets_c learns from {BATCH_SIZE}")
+        train_streets_segformer(
+            output, seed=seed, epochs=epochs, num_images=num_images or 2400, lr=3e-3 if lr is None else lr,
+            console=console,
+        )  # fmt: skip
+        return
+    domains: DomainDataset = build(composed.config.dataset)
+    if not has_label_maps(domains):
+        raise ValueError(f"{domains.name} has a class per image: a model of its source domain takes --images")
+    if num_images is not None:
+        raise ValueError(f"--num-images is for data that are drawn: of {domains.name}, all source images are used")
+    images, lr, batch_size = domains.source_images(), 1e-3 if lr is None else lr, batch_size or BATCH_SIZE
+    held_out = range(0, len(images), 10)
+    learned = [i for i in range(len(images)) if i not in held_out]
+    options = f"--output {output.name} --seed {seed} --epochs {epochs} --lr {lr} --batch-size {batch_size}"
+    train_segformer(
+        SegmentedSubset(images, learned), SegmentedSubset(images, held_out), domains.classes, output,
+        command=f"tta-bench source train {' '.join(words)} {options}", seed=seed, epochs=epochs, lr=lr,
+        batch_size=batch_size, console=console,
+    )  # fmt: skip
+
+
+class _Drawn:
+    """Streets by day, all drawn beforehand: drawing one takes longer than learning from it."""
+
+    def __init__(self, split: str, num_images: int) -> None:
+        self.labels = np.zeros(num_images, dtype=np.int64)
+        with get_context("spawn").Pool() as pool:
+            jobs = pool.imap(_draw, ((split, i) for i in range(num_images)), chunksize=16)
+            self.drawn = list(track(jobs, f"drawing {split}", total=num_images))
+
+    def __len__(self) -> int:
+        return len(self.drawn)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return self.drawn[index][0]
+
+    def label_map(self, index: int) -> np.ndarray:
+        return self.drawn[index][1]
+
+    def describe(self) -> str:
+        return f"procedural streets ({len(self)} images)"
+
+
+def _draw(job: tuple[str, int]) -> tuple[np.ndarray, np.ndarray]:
+    split, index = job
+    images = StreetScenes(split, index + 1)
+    return images[index], images.label_map(index)
