@@ -173,6 +173,33 @@ class TTAMethod(L.LightningModule, ABC):
         self.restart_optimizer()
 
     @final
+    def forward(self, images: Tensor) -> Tensor:
+        """Adapt to a batch and predict it: ``method(images)`` does what a stream does with each of its batches.
+
+        Args:
+            images: (B, C, H, W) in [0, 1], on the device of the method.
+
+        Returns:
+            Scores (B, K), of pixels (B, K, H, W), without a graph.
+
+        Raises:
+            RuntimeError: If the method needs the source and has not seen it, or inside ``torch.inference_mode()``.
+            FloatingPointError: If a score is not finite; its argmax would be taken for a class.
+        """
+        self.configure_model()
+        return self._checked(images)
+
+    def _checked(self, images: Tensor, place: str = "") -> Tensor:
+        _require_gradients()
+        if self.source_need is not SourceNeed.NOTHING:
+            self.require_source()
+        with torch.enable_grad():
+            scores = self.forward_and_adapt(images).detach()
+        if not torch.isfinite(scores).all():
+            raise FloatingPointError(f"{type(self).__name__} returned a score that is not finite{place}")
+        return scores
+
+    @final
     def fit_source(self, loader: Iterable[Any]) -> None:
         """Measure the source domain, before the stream. The loader is described at ``measure_source``."""
         self.configure_model()
@@ -287,8 +314,7 @@ class TTAMethod(L.LightningModule, ABC):
     @final
     def on_test_start(self) -> None:
         """Start the stream: check the trainer, fit the source if nobody did, and forget earlier streams."""
-        if torch.is_inference_mode_enabled():
-            raise RuntimeError("adaptation needs gradients while testing: build the Trainer with inference_mode=False")
+        _require_gradients()
         if self.trainer.world_size > 1 and any(layer.running_mean is None for layer in batch_norms(self)):
             raise RuntimeError(
                 "a batch norm layer that uses the statistics of the batch sees only a share of it on several devices: "
@@ -306,13 +332,13 @@ class TTAMethod(L.LightningModule, ABC):
 
     @final
     def test_step(self, batch: StreamBatch, batch_idx: int) -> StepOutput:
-        """Adapt to one batch. Labels and domains stop here.
+        """Adapt to one batch, as ``forward`` does. Labels and domains stop here."""
+        return StepOutput(self._checked(batch.images, f" at step {batch.step}"))
 
-        Raises:
-            FloatingPointError: If a score is not finite; its argmax would be scored as a class, not noticed.
-        """
-        with torch.enable_grad():
-            scores = self.forward_and_adapt(batch.images).detach()
-        if not torch.isfinite(scores).all():
-            raise FloatingPointError(f"{type(self).__name__} returned a score that is not finite at step {batch.step}")
-        return StepOutput(scores)
+
+def _require_gradients() -> None:
+    if torch.is_inference_mode_enabled():
+        raise RuntimeError(
+            "adaptation needs gradients: build the Trainer with inference_mode=False, and call a method outside of "
+            "torch.inference_mode()"
+        )
