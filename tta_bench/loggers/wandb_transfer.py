@@ -43,7 +43,7 @@ def to_wandb(folders: Sequence[Path], place: str, baseline: str, console: Consol
     """
     entity, project = read_place(place)
     results = read_results(folders)
-    finished = [result for result in results if result["status"] != "running"]
+    finished = [result for result in results if result["status"] in ("done", "failed")]
     if not finished:
         raise ValueError(f"no run in {', '.join(map(str, folders))} is finished: give its command again, it goes on")
     if left := len(results) - len(finished):

@@ -25,7 +25,7 @@ from tta_bench.report.svg import (
     spaced,
     text,
 )
-from tta_bench.report.visits import Visit
+from tta_bench.results.visits import Visit
 
 MOST = 6
 """Entries with a colour of their own beside the baseline; the others are grey until chosen."""
@@ -118,8 +118,9 @@ def stream_figures(group: Group, stream: StreamId, looks: Mapping[Entry, Look]) 
     longest = max((run for _, run in shown), key=lambda run: run.trace.steps, default=None)
     if longest is None or not longest.trace.steps:
         return []
-    size = group.protocol.get("setting.batch_size")
-    batches = Axis(f"batch of the stream ({size} samples each)", 0, longest.trace.steps)
+    smallest, largest = longest.trace.batch_sizes
+    size = f"{'up to ' * (smallest < largest)}{largest} sample{'s' * (largest > 1)} each"
+    batches = Axis(f"batch of the stream ({size})", 0, longest.trace.steps)
     columns = _Columns(longest.trace.visits, longest.trace.steps)
     charts = [("When which domain arrives", _lanes(batches, columns, group.domains or list(columns.present)))]
     kinds = (

@@ -20,6 +20,8 @@ Key = dict[str, Any]
 T = TypeVar("T")
 
 SOURCE = "source"
+UNFINISHED = ("failed", "interrupted", "running")
+"""States of runs that give no numbers."""
 NOT_OF_THE_METHOD = {
     *("method", "seed", "setting", "dataset", "model", "trainer"),  # told apart otherwise
     *("output", "cache_dir", "num_workers", "threads", "logger", "resume", "checkpoint_every", "checkpoint_seconds"),
@@ -66,7 +68,7 @@ class Entry:
         """Whether it knows what no method can know, how many of its runs give no numbers, and why."""
         status = Counter(str(run.result["status"]) for run in self.runs)
         found = ["oracle"] if self.runs[0].result.get("oracle") else []
-        found += [f"{status[name]} {name}" for name in ("failed", "running") if status[name]]
+        found += [f"{status[name]} {name}" for name in UNFINISHED if status[name]]
         if repeated := status["done"] - len(self.counted):
             found.append(f"{repeated} repeated, not counted")
         return found
@@ -135,16 +137,23 @@ class Group:
         """Whether its means are over the same streams as most others'; others are shown, but never called best."""
         return bool(entry.counted) and frozenset(entry.counted) == self.ranked_streams
 
-    def ranks(self, value: Value, *, higher: bool = False) -> dict[Entry, int]:
-        """1 for the lowest means, 2 for the second lowest; equal means share a rank, and two entries have no second.
+    def ranks(self, value: Value, *, digits: int, higher: bool = False) -> dict[Entry, int]:
+        """The best (1) and the second best (2) means in competition ranking; the others have no rank.
+
+        A rank is one more than the number of better means, so that after two that share the first place nobody is
+        second. Means that are printed alike are equal. Where all are equal nobody is best, and of two nobody is second.
 
         Args:
             value: What is averaged.
-            higher: Rank the highest means first instead.
+            digits: Decimals that are printed.
+            higher: Whether higher is better, rather than lower.
         """
-        means = {e: s.mean for e in self.entries if self.is_ranked(e) and (s := e.spread(value)) is not None}
-        steps = sorted(set(means.values()), reverse=higher)[: 2 if len(means) > 2 else 1]
-        return {e: steps.index(mean) + 1 for e, mean in means.items() if mean in steps} if len(means) > 1 else {}
+        found = {e: s.mean for e in self.entries if self.is_ranked(e) and (s := e.spread(value)) is not None}
+        costs = {e: round(-mean if higher else mean, digits) for e, mean in found.items()}
+        if len(set(costs.values())) < 2:
+            return {}
+        ranks = {e: 1 + sum(other < cost for other in costs.values()) for e, cost in costs.items()}
+        return {e: rank for e, rank in ranks.items() if rank == 1 or rank == 2 < len(ranks)}
 
     def gain(self, entry: Entry) -> Difference | None:
         """How much better than the baseline's its mean is, in points, paired by stream; None if unknown.

@@ -24,14 +24,13 @@ def latex_report(groups: Sequence[Group]) -> str:
 def _table(group: Group) -> str:
     columns, mean = column_measures(group), mean_measure(group)
     heads = [(heading, len(list(same))) for heading, same in groupby(columns, key=lambda measure: measure.heading)]
-    ranks = [measure.ranks(group) for measure in (*columns, mean)]
+    ranks = {measure: measure.ranks(group) for measure in (*columns, mean)}
     better = r"\uparrow" if mean.higher else r"\downarrow"
     names = [*(escape(measure.title) for measure in columns), f"Mean${better}$", r"Gain$\uparrow$"]
     rows = []
     for entry in group.baseline_first:
-        *places, place = (rank.get(entry, 0) for rank in ranks)
-        cells = [_cell(entry, measure, rank) for measure, rank in zip(columns, places, strict=True)]
-        rows.append([_name(entry), *cells, _cell(entry, mean, place, with_std=True), _gain(group, entry)])
+        cells = [_cell(entry, measure, ranks[measure].get(entry), with_std=measure is mean) for measure in ranks]
+        rows.append([_name(entry), *cells, _gain(group, entry)])
     return "\n".join(
         [
             r"\begin{table*}[t]",
@@ -78,12 +77,12 @@ def _name(entry: Entry) -> str:
     return escape(entry.label + (f" ({', '.join(entry.notes)})" if entry.notes else ""))
 
 
-def _cell(entry: Entry, measure: Measure, rank: int, *, with_std: bool = False) -> str:
+def _cell(entry: Entry, measure: Measure, rank: int | None, *, with_std: bool) -> str:
     found = entry.spread(measure.value)
     if found is None:
         return "--"
     mean = f"{found.mean:.1f}"
-    marked = {1: f"\\textbf{{{mean}}}", 2: f"\\underline{{{mean}}}"}.get(rank, mean)
+    marked = f"\\textbf{{{mean}}}" if rank == 1 else f"\\underline{{{mean}}}" if rank == 2 else mean
     return f"{marked}{{\\scriptsize$\\pm${found.std:.1f}}}" if with_std and found.std is not None else marked
 
 

@@ -37,10 +37,10 @@ def _section(group: Group) -> str:
 
 def _table(group: Group, measures: Sequence[Measure], more: Sequence[str]) -> str:
     heads = ["Method", *(_head(measure) for measure in measures), *more]
-    ranks = [measure.ranks(group) for measure in measures]
+    ranks = {measure: measure.ranks(group) for measure in measures}
     lines = [heads, ["---", *["---:"] * (len(heads) - 1)]]
     for entry in group.baseline_first:
-        cells = [_cell(entry, m, rank.get(entry, 0)) for m, rank in zip(measures, ranks, strict=True)]
+        cells = [_cell(entry, measure, own.get(entry)) for measure, own in ranks.items()]
         lines.append([_name(group, entry), *cells, *[_gain(group, entry) for _ in more]])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -56,11 +56,11 @@ def _name(group: Group, entry: Entry) -> str:
     return escape(entry.label) + (f" ({', '.join(notes)})" if notes else "")
 
 
-def _cell(entry: Entry, measure: Measure, rank: int) -> str:
+def _cell(entry: Entry, measure: Measure, rank: int | None) -> str:
     found = entry.spread(measure.value)
     if found is None:
         return UNKNOWN
-    mark = {1: "**", 2: "*"}.get(rank, "")
+    mark = "**" if rank == 1 else "*" if rank == 2 else ""
     std = f" ± {found.std:.{measure.digits}f}" if found.std is not None else ""
     return f"{mark}{found.mean:.{measure.digits}f}{mark}{std}"
 

@@ -9,7 +9,7 @@ from tta_bench.report.corruptions import domain_groups
 from tta_bench.report.groups import Entry, Group, Value
 from tta_bench.report.intervals import paired_difference
 from tta_bench.report.runs import RunRecord
-from tta_bench.report.visits import SETTLED, SHORTEST, revisit_change
+from tta_bench.results.visits import SETTLED, SHORTEST, revisit_change
 
 MIB = 2**20
 COLLAPSED, COLLAPSED_MORE = 0.5, 0.25
@@ -43,7 +43,7 @@ class Measure:
 
     def ranks(self, group: Group) -> dict[Entry, int]:
         """Best and second best entries of a group."""
-        return group.ranks(self.value, higher=self.higher) if self.ranked else {}
+        return group.ranks(self.value, digits=self.digits, higher=self.higher) if self.ranked else {}
 
     def is_known(self, groups: Iterable[Group]) -> bool:
         """Whether any counted run has it."""

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from tta_bench.report.figures import Look, cost_figure, looks_of, stream_figures
-from tta_bench.report.groups import Entry, Group
+from tta_bench.report.groups import UNFINISHED, Entry, Group
 from tta_bench.report.intervals import spread
 from tta_bench.report.measures import (
     COST,
@@ -27,7 +27,7 @@ from tta_bench.report.protocol import differences, protocol_card
 from tta_bench.report.runs import RunRecord
 from tta_bench.report.svg import shorten
 from tta_bench.report.table import UNKNOWN
-from tta_bench.report.visits import MOST_VISITS
+from tta_bench.results.visits import MOST_VISITS
 
 FILES = Path(__file__).parent / "page_files"
 ABOUT = {
@@ -40,26 +40,26 @@ ABOUT = {
 
 
 @dataclass(frozen=True)
-class PageColumn:
-    """A column of the table; it is shown and hidden with its ``part``, and ``first`` sorted in that direction."""
-
-    title: str
-    part: str
-    about: str = ""
-    unit: str = ""
-    ranked: bool = False
-    first: str = "ascending"
-    heading: str = ""
-
-
-@dataclass(frozen=True)
 class PageCell:
     """A cell: what it shows, what it is sorted by, and its rank in its column."""
 
     text: str
     value: float | str | None = None
-    rank: int = 0
+    rank: int | None = None
     more: str = ""
+
+
+@dataclass(frozen=True)
+class PageColumn:
+    """A column of the table with its cells; it is shown and hidden with its ``part``, and ``first`` sorted that way."""
+
+    title: str
+    part: str
+    heading: str
+    cells: dict[Entry, PageCell]
+    about: str = ""
+    unit: str = ""
+    first: str = "ascending"
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,8 @@ class PageRow:
 
     entry: Entry
     look: Look
-    ranked: bool
     need: str
     notes: list[str]
-    cells: list[PageCell]
 
 
 @dataclass(frozen=True)
@@ -122,9 +120,7 @@ def html_report(groups: Sequence[Group], place: Path | None) -> str:
     return env.get_template("page.html.j2").render(
         sections=[_section(f"g{k}", group, looks, place) for k, group in enumerate(groups, start=1)],
         differences=differences(groups),
-        counts={
-            status: sum(run.result["status"] == status for run in runs) for status in ("done", "failed", "running")
-        },
+        counts={status: sum(run.result["status"] == status for run in runs) for status in ("done", *UNFINISHED)},
         needs=sorted({str(run.result.get("needs_source", "")) for run in runs} - {""}),
         total=len(runs),
         scores=sorted({group.segments for group in groups}),
@@ -132,56 +128,54 @@ def html_report(groups: Sequence[Group], place: Path | None) -> str:
 
 
 def _section(name: str, group: Group, looks: dict[Entry, Look], place: Path | None) -> Section:
-    score = "Mean IoU" if group.segments else "Error"
-    measures = [
-        (mean_measure(group), "error", score),
-        *((m, "domains", m.heading or f"{score} by domain") for m in column_measures(group)),
-        *((m, "cost", "Cost") for m in COST if m.is_known([group])),
-        *((m, "more", "Further measures") for m in extra_measures(group) if m.is_known([group])),
+    rows = [
+        PageRow(entry, looks[entry], str(entry.runs[0].result.get("needs_source", "")), _notes(group, entry))
+        for entry in best_first(group)
     ]
-    columns = [
-        PageColumn(m.title, part, m.about, m.unit, m.ranked, "descending" if m.higher else "ascending", heading)
-        for m, part, heading in measures
-    ]
-    minus = f"Own minus that of {group.baseline}" if group.segments else f"Error of {group.baseline} minus its own"
-    about = f"{minus}, paired by stream; in brackets the 95 % confidence interval"
-    columns.insert(1, PageColumn(f"Gain over {group.baseline}", "error", about, "points", False, "descending", score))
-    columns += [PageColumn(title, "about", text, heading="About") for title, text in ABOUT.values()]
-    ranks = [m.ranks(group) for m, *_ in measures]
-    rows = []
-    for entry in best_first(group):
-        cells = [
-            _cell(entry, m, rank.get(entry, 0), with_std=part != "cost")
-            for (m, part, _), rank in zip(measures, ranks, strict=True)
-        ]
-        cells.insert(1, _gain(group, entry))
-        facts = entry.runs[0].result
-        cells += [PageCell(text, text) for text in (str(facts.get(key) or UNKNOWN).replace("_", " ") for key in ABOUT)]
-        need = str(facts.get("needs_source", ""))
-        rows.append(PageRow(entry, looks[entry], group.is_ranked(entry), need, _notes(group, entry), cells))
     return Section(
-        name, group, columns, rows, _bars(group, rows), cost_figure(group, looks), _streams(group, looks),
+        name, group, _columns(group), rows, _bars(group, rows), cost_figure(group, looks), _streams(group, looks),
         _returns(rows), protocol_card(group), [_run(run, group, looks, place) for run in group.runs],
     )  # fmt: skip
 
 
-def _cell(entry: Entry, measure: Measure, rank: int, *, with_std: bool) -> PageCell:
-    found = entry.spread(measure.value)
-    if found is None:
-        return PageCell(UNKNOWN)
-    text = f"{found.mean:,.{measure.digits}f}"
-    return PageCell(
-        text, found.mean, rank, f"± {found.std:,.{measure.digits}f}" if with_std and found.std is not None else ""
-    )
+def _columns(group: Group) -> list[PageColumn]:
+    score = "Mean IoU" if group.segments else "Error"
+    return [
+        _measured(group, mean_measure(group), "error", score),
+        _gain(group, "error", score),
+        *(_measured(group, m, "domains", m.heading or f"{score} by domain") for m in column_measures(group)),
+        *(_measured(group, m, "cost", "Cost") for m in COST if m.is_known([group])),
+        *(_measured(group, m, "more", "Further measures") for m in extra_measures(group) if m.is_known([group])),
+        *(_fact(group, key, title, about) for key, (title, about) in ABOUT.items()),
+    ]
 
 
-def _gain(group: Group, entry: Entry) -> PageCell:
-    gain = group.gain(entry)
-    if gain is None:
-        return PageCell(UNKNOWN)
-    return PageCell(
-        f"{gain.mean:+.1f}", gain.mean, 0, "[{:+.1f}, {:+.1f}]".format(*gain.interval) if gain.interval else ""
-    )
+def _measured(group: Group, measure: Measure, part: str, heading: str) -> PageColumn:
+    ranks, cells = measure.ranks(group), {}
+    for entry in group.entries:
+        cells[entry] = PageCell(UNKNOWN)
+        if found := entry.spread(measure.value):
+            std = f"± {found.std:,.{measure.digits}f}" if found.std is not None and part != "cost" else ""
+            cells[entry] = PageCell(f"{found.mean:,.{measure.digits}f}", found.mean, ranks.get(entry), std)
+    first = "descending" if measure.higher else "ascending"
+    return PageColumn(measure.title, part, heading, cells, measure.about, measure.unit, first)
+
+
+def _gain(group: Group, part: str, heading: str) -> PageColumn:
+    cells = {}
+    for entry in group.entries:
+        cells[entry] = PageCell(UNKNOWN)
+        if gain := group.gain(entry):
+            interval = "[{:+.1f}, {:+.1f}]".format(*gain.interval) if gain.interval else ""
+            cells[entry] = PageCell(f"{gain.mean:+.1f}", gain.mean, None, interval)
+    minus = f"Own minus that of {group.baseline}" if group.segments else f"Error of {group.baseline} minus its own"
+    about = f"{minus}, paired by stream; in brackets the 95 % confidence interval"
+    return PageColumn(f"Gain over {group.baseline}", part, heading, cells, about, "points", "descending")
+
+
+def _fact(group: Group, key: str, title: str, about: str) -> PageColumn:
+    texts = {e: str(e.runs[0].result.get(key) or UNKNOWN).replace("_", " ") for e in group.entries}
+    return PageColumn(title, "about", "About", {e: PageCell(text, text) for e, text in texts.items()}, about)
 
 
 def _notes(group: Group, entry: Entry) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from tta_bench.report.visits import Visit, recovery, visits_of
+from tta_bench.results.visits import Visit, recovery, visits_of
 from tta_bench.results.confusion import IouTally
 from tta_bench.results.rows import BatchRow
 from tta_bench.results.run_folder import read_rows
@@ -37,6 +37,7 @@ class Trace:
 
     Attributes:
         steps: Number of batches.
+        batch_sizes: Samples of the smallest and of the largest batch; (0, 0) without batches.
         curves: By name, points (batch, value) of at most ``MAX_POINTS``.
         visits: The visits of the stream to its domains.
         recovery: Mean number of batches until the running error settles after a change; None if no segment counts.
@@ -45,6 +46,7 @@ class Trace:
     """
 
     steps: int
+    batch_sizes: tuple[int, int]
     curves: dict[str, list[tuple[float, float]]]
     visits: tuple[Visit, ...]
     recovery: float | None
@@ -55,7 +57,9 @@ class Trace:
         """Reduce the rows of a run."""
         visits = visits_of(rows)
         end = [row.top_class_share for row in rows[-max(1, len(rows) // 10) :]]
-        return cls(len(rows), _curves(rows), visits, recovery(visits, rows), fmean(end) if end else None)
+        sizes = [row.samples for row in rows] or [0]
+        ends = (min(sizes), max(sizes))
+        return cls(len(rows), ends, _curves(rows), visits, recovery(visits, rows), fmean(end) if end else None)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.helpers.report_runs import result, write_run
+from tta_bench.report import report_text
 from tta_bench.report.groups import group_runs
-from tta_bench.report.measures import EXTRA, MEAN, domain_measures, has_collapsed
+from tta_bench.report.measures import EXTRA, MEAN, MEAN_IOU, domain_measures, has_collapsed
 from tta_bench.report.protocol import differences, protocol_card
 from tta_bench.report.runs import RunRecord, StreamId
 from tta_bench.results.run_folder import read_results
@@ -144,19 +147,47 @@ class TestGain:
 
 
 class TestRanks:
-    def test_best_and_second_with_ties(self):
-        found = group(*(result(m, errors=(e, e)) for m, e in (("a", 30), ("b", 30), ("c", 40), ("d", 50))))
-        assert {e.label: rank for e, rank in MEAN.ranks(found).items()} == {"a": 1, "b": 1, "c": 2}
+    """Best and second best, by the same rule in every format."""
 
-    def test_of_two_there_is_no_second_and_of_one_no_best(self):
-        found = group(result("a", errors=(30, 30)), result("b", errors=(40, 40)))
-        assert list(MEAN.ranks(found).values()) == [1]
-        assert MEAN.ranks(group(result())) == {}
+    CASES = (
+        ((30.0, 30.0, 40.0, 50.0), (1, 1, None, None)),
+        ((75.0, 75.0, 75.0, 100.0), (1, 1, 1, None)),
+        ((30.0, 40.0, 40.0, 50.0), (1, 2, 2, None)),
+        ((75.0, 75.0, 75.0, 75.0), (None, None, None, None)),
+        ((30.0, 40.0), (1, None)),
+        ((40.04, 39.96, 50.0), (1, 1, None)),  # both printed as 40.0
+        ((40.0,), (None,)),
+    )
+
+    @pytest.mark.parametrize(("errors", "expected"), CASES)
+    def test_are_those_of_a_competition(self, errors, expected):
+        found = group(*(result(f"m{k}", errors=(e, e)) for k, e in enumerate(errors)))
+        assert tuple(MEAN.ranks(found).get(e) for e in found.entries) == expected
+
+    @pytest.mark.parametrize(("errors", "expected"), CASES)
+    def test_of_a_measure_that_is_better_when_higher_are_those_of_its_negative(self, errors, expected):
+        found = group(*(result(f"m{k}", mean_iou=100 - e) for k, e in enumerate(errors)))
+        assert tuple(MEAN_IOU.ranks(found).get(e) for e in found.entries) == expected
+
+    @pytest.mark.parametrize(
+        ("form", "marks"),
+        [("latex", (r"\\textbf{", r"\\underline{")), ("markdown", (r" \*\*\d", r" \*\d"))]
+        + [("html", ('p-error best"', 'p-error second"'))],
+    )
+    @pytest.mark.parametrize(("errors", "expected"), CASES)
+    def test_are_marked_in_every_format(self, errors, expected, form, marks):
+        """Two domains and the mean are alike, so each mark stands three times in LaTeX and Markdown."""
+        runs = [result(f"m{k}", errors=(e, e)) for k, e in enumerate(errors)]
+        text = report_text(runs, form)
+        text = text[: text.find("\n\n| Method | Forward")] if form == "markdown" else text
+        counts = [len(re.findall(mark, text.split("second best")[-1] if form != "html" else text)) for mark in marks]
+        each = 1 if form == "html" else 3
+        assert counts == [each * expected.count(1), each * expected.count(2)]
 
     def test_means_over_other_streams_are_not_ranked(self):
-        both = [result(m, seed=s, errors=(40, 40)) for m in ("a", "b") for s in (0, 1)]
+        both = [result(m, seed=s, errors=(e, e)) for m, e in (("a", 40), ("b", 50)) for s in (0, 1)]
         found = group(*both, result("lucky", seed=0, errors=(1, 1)))
-        assert {e.label for e in MEAN.ranks(found)} == {"a", "b"}
+        assert {e.label for e in MEAN.ranks(found)} == {"a"}
         assert not found.is_ranked(entry(found, "lucky"))
 
 

@@ -85,6 +85,8 @@ def home(tmp_path_factory):
     folder(home, "z csc", result("tent", setting="csc"), [{"fog": (4, 1)}])
     folder(home, "failed", result("eata", status="failed", error=f"ValueError: {HOSTILE}"), [{"fog": (4, 1)}] * 3)
     folder(home, "running", result("sar", status="running"), [{"fog": (4, 1)}] * 5)
+    again = "give the same command again: it goes on at batch 3"
+    folder(home, "interrupted", result("cotta", status="interrupted", error=again), [{"fog": (4, 1)}] * 3)
     folder(home, "hostile", result(HOSTILE, domains=[HOSTILE]), [{HOSTILE: (4, 1)}] * 3)
     return home
 
@@ -135,10 +137,18 @@ def test_cells_show_the_numbers_marks_and_spread(page):
 
 def test_rows_say_what_is_wrong_with_them(page, text):
     assert page.rows()["eata"][0]["text"] == "–"
-    assert {"1 failed", "1 running"} <= {e["text"] for e in page.find("small", **{"class": "note"})}
+    assert {"1 failed", "1 running", "1 interrupted"} <= {e["text"] for e in page.find("small", **{"class": "note"})}
     states = {e["text"] for e in page.find("span") if e.get("class", "").startswith("status")}
     assert {"done", "failed after 3 of 3 batches", "running after 5 of 5 batches"} <= states
     assert any(HOSTILE in e["text"] for e in page.find("li"))
+    assert "done, 1 failed, 1 interrupted, 1 running." in page.find("p", **{"class": "lead"})[0]["text"]
+
+
+def test_an_interrupted_run_is_told_from_a_failed_one_with_its_remedy(page, text):
+    (told,) = [e["text"] for e in page.find("li") if e.get("data-entry") and e["text"].startswith("cotta")]
+    assert told.endswith("interrupted after 3 of 3 batches give the same command again: it goes on at batch 3")
+    colours = dict(re.findall(r"^\.(failed|[a-z, .]*interrupted) \{ color: var\(--(\w+)\)", text, re.M))
+    assert colours["failed"] != colours["running, .interrupted"]
 
 
 def test_every_protocol_has_a_table_and_the_page_says_what_differs(page):
@@ -151,7 +161,7 @@ def test_every_protocol_has_a_table_and_the_page_says_what_differs(page):
 
 def test_links_lead_to_the_runs_files(page, home):
     links = [unquote(e["href"]) for e in page.find("a") if not e["href"].startswith("#")]
-    assert len(links) == 4 * 12
+    assert len(links) == 4 * 13
     assert all((home / link).is_file() for link in links)
     assert not any(Path(link).is_absolute() for link in links)
 
@@ -167,6 +177,15 @@ def test_figures_have_axes_with_units_and_names_beside_the_curves(page):
         "forward + backward passes per sample",
     } <= texts
     assert {"source", "tent", "dpcore", "dpcore raw", "sar (running)"} <= texts
+
+
+@pytest.mark.parametrize(
+    ("sizes", "label"), [((16, 16), "16 samples each"), ((16, 5), "up to 16 samples each"), ((1,), "1 sample each")]
+)
+def test_the_axis_counts_the_samples_that_the_batches_held(tmp_path, sizes, label):
+    """Whatever ``setting.batch_size`` says."""
+    folder(tmp_path, "a", result(), [{"fog": (n, 1)} for n in sizes])
+    assert f"batch of the stream ({label})" in report_text(read_results([tmp_path]), "html")
 
 
 def test_errors_per_visit_are_shown_where_domains_return(page):

@@ -149,8 +149,8 @@ class TestThePage:
         assert text.index('data-value="tent"') < text.index('data-value="source"')
         rows = text.split("<tr data-entry=")[1:3]
         assert ["p-error best" in row for row in rows] == [True, False]
-        assert re.search(r'data-marks="1" data-first="descending"[^>]*><button[^>]*>Mean IoU', text)
-        assert re.search(r'data-marks="1" data-first="ascending"[^>]*><button[^>]*>Pixel error', text)
+        assert re.search(r'data-first="descending"[^>]*><button[^>]*>Mean IoU', text)
+        assert re.search(r'data-first="ascending"[^>]*><button[^>]*>Pixel error', text)
 
     def test_draws_the_iou_so_far(self, home):
         text = report_text(read_results([home]), "html")

@@ -24,24 +24,6 @@
     table.tBodies[0].append(...rows);
   }
 
-  // The best and the second best of the rows that are shown; equal means share a mark.
-  function mark(table) {
-    const rows = all("tbody tr", table).filter((row) => !row.hidden && row.dataset.ranked === "1");
-    all("th[aria-sort]", table).forEach((head, column) => {
-      if (head.dataset.marks !== "1") return;
-      all("tbody tr", table).forEach((row) => row.cells[column].classList.remove("best", "second"));
-      const cells = rows.map((row) => row.cells[column]).filter((cell) => "value" in cell.dataset);
-      if (cells.length < 2) return;
-      const sign = head.dataset.first === "descending" ? -1 : 1;
-      const steps = [...new Set(cells.map((cell) => Number(cell.dataset.value)))].sort((a, b) => sign * (a - b));
-      cells.forEach((cell) => {
-        const place = steps.indexOf(Number(cell.dataset.value));
-        if (place === 0) cell.classList.add("best");
-        if (place === 1 && cells.length > 2) cell.classList.add("second");
-      });
-    });
-  }
-
   function filter() {
     const words = document.getElementById("filter").value.toLowerCase().split(/[\s,]+/).filter(Boolean);
     const need = document.getElementById("need").value;
@@ -54,7 +36,6 @@
       shown.set(row.dataset.entry, !row.hidden);
     });
     all("[data-entry]").forEach((mark) => mark.classList.toggle("off", !shown.get(mark.dataset.entry)));
-    all(".results").forEach(mark);
     const count = [...shown.values()].filter(Boolean).length;
     document.getElementById("count").textContent = `${count} of ${rows.length} rows shown`;
   }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tta_bench.report.visits import MOST_VISITS, recovery, revisit_change, settling_time, visit_summary, visits_of
+from tta_bench.results.visits import MOST_VISITS, recovery, revisit_change, settling_time, visit_summary, visits_of
 from tta_bench.results.rows import BatchRow
 
 
