@@ -46,9 +46,9 @@ from tta_bench.models.loading.segformer import load_segformer, require_mmseg
 from tta_bench.quiet import quiet_lightning
 from tta_bench.ranks import is_worker
 from tta_bench.report.runs import whole_rows
-from tta_bench.results.visits import visit_summary
 from tta_bench.results.identity import NOT_IDENTITY, identity
 from tta_bench.results.run_folder import SCHEMA
+from tta_bench.results.visits import visit_summary
 from tta_bench.streams import Schedule
 from tta_bench.types import SourceNeed
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from tta_bench.results.visits import Visit, recovery, visits_of
 from tta_bench.results.confusion import IouTally
 from tta_bench.results.rows import BatchRow
 from tta_bench.results.run_folder import read_rows
+from tta_bench.results.visits import Visit, recovery, visits_of
 
 Result = dict[str, Any]
 

@@ -171,8 +171,11 @@ class TestRanks:
 
     @pytest.mark.parametrize(
         ("form", "marks"),
-        [("latex", (r"\\textbf{", r"\\underline{")), ("markdown", (r" \*\*\d", r" \*\d"))]
-        + [("html", ('p-error best"', 'p-error second"'))],
+        [
+            ("latex", (r"\\textbf{", r"\\underline{")),
+            ("markdown", (r" \*\*\d", r" \*\d")),
+            ("html", ('p-error best"', 'p-error second"')),
+        ],
     )
     @pytest.mark.parametrize(("errors", "expected"), CASES)
     def test_are_marked_in_every_format(self, errors, expected, form, marks):

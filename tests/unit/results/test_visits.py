@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tta_bench.results.visits import MOST_VISITS, recovery, revisit_change, settling_time, visit_summary, visits_of
 from tta_bench.results.rows import BatchRow
+from tta_bench.results.visits import MOST_VISITS, recovery, revisit_change, settling_time, visit_summary, visits_of
 
 
 def rows(*batches):
