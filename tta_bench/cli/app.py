@@ -270,6 +270,5 @@ def _print_tables(results: list[dict[str, object]], tables: Sequence[RenderableT
 
     for table in tables or comparison_tables(results):
         console.print(table)
-    console.print(
-        f"{len(results)} runs in {', '.join(sorted({str(Path(str(r['folder'])).parents[1]) for r in results}))}"
-    )
+    folders = [Path(str(result["folder"])) for result in results if "folder" in result]
+    console.print(f"{len(folders)} runs in {', '.join(sorted({str(folder.parents[1]) for folder in folders}))}")

@@ -9,17 +9,13 @@ from typing import Any
 
 from rich.console import Console
 
-from tta_bench.config.compose import compose_run, options, plain
+from tta_bench.config.compose import compose_run, options
 from tta_bench.config.registry import SEGMENTATION, register_all
 from tta_bench.config.words import ConfigError, as_list, dataset_of, seeds_of
-from tta_bench.datasets.base import DomainDataset
-from tta_bench.experiments.jobs import execute
-from tta_bench.experiments.run import Run, build_method
-from tta_bench.experiments.source_cache import check_source
+from tta_bench.experiments.jobs import run_jobs
 from tta_bench.files import write_json
 from tta_bench.loggers.wandb_compare import compare_bench
 from tta_bench.methods import METHODS
-from tta_bench.methods.base import TTAMethod
 
 DEFAULT_METHODS = ("source", "tent", "dpcore")
 # What methods=all leaves out; each still runs when it is named.
@@ -99,41 +95,20 @@ def bench(words: Sequence[str], console: Console) -> list[dict[str, Any]]:
         The results, in the order of the runs. Where Source ran on the same stream, the others know its error.
 
     Raises:
-        ConfigError: If the words are wrong; all runs are checked before the first one starts.
+        ConfigError: If the words are wrong; nothing has run then.
     """
     plan = make_plan(words)
     jobs = [compose_run(plan.overrides(method, seed)) for seed in plan.seeds for method in plan.methods]
-    opened: dict[str, DomainDataset] = {}  # every method sees the same images, rendered once
-    results: list[dict[str, Any]] = []
-    for job in jobs:
-        key = str(plain(job.config.dataset))
-        run = Run(job, opened.get(key))
-        if not results:  # what makes a later method impossible is said before hours are spent on the earlier ones
-            for other in jobs[: len(plan.methods)]:  # of the first seed
-                method = build_method(other.config.method, run.backbone, seed=0)
-                _announce_failure(other.choices["method"], method, run.domains, console)
-        opened[key] = run.domains
-        results.append(execute(run, console))
-        if results[-1]["status"] == "failed":
-            message = f"{run.title} failed: {results[-1]['error']}"
-            console.print(message, style="bold red", highlight=False, markup=False)
+    results = run_jobs(jobs, console)
     results = [_with_source_error(result, results) for result in results]
     compare_bench(results, jobs[0].config.logger, console)
     return results
 
 
-def _announce_failure(name: str, method: TTAMethod, domains: DomainDataset, console: Console) -> None:
-    """Tell at once that a method will lack source images; the others run nevertheless."""
-    try:
-        check_source(method, domains)
-    except ValueError as error:
-        console.print(f"{name} will fail: {error}", style="yellow", highlight=False, markup=False, soft_wrap=True)
-
-
 def _with_source_error(result: dict[str, Any], results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     same = ("stream_sha256", "weights_sha256", "data", "preprocess")
     for source in results:
-        usable = source["method"] == "source" and source["status"] == "done"
+        usable = source["method"] == "source" and source["status"] == "done" and "folder" in result
         if usable and all(source[key] == result[key] for key in same):
             folder = Path(result["folder"])
             result = {**result, "source_mean_error": source["mean_error"]}

@@ -1,7 +1,8 @@
-"""Many runs, one after the other."""
+"""Many runs, one after the other: the only loop over runs, whoever asks for them."""
 
 from __future__ import annotations
 
+import copy
 import json
 import signal
 import subprocess
@@ -15,39 +16,76 @@ from rich.console import Console
 from tta_bench.callbacks.interrupts import SIGNALS
 from tta_bench.config.compose import Composed, plain
 from tta_bench.datasets.base import DomainDataset
-from tta_bench.experiments.run import Run
+from tta_bench.experiments.run import Run, build_method
+from tta_bench.experiments.source_cache import check_source
 from tta_bench.ranks import is_launched
 
 
 def run_jobs(jobs: Sequence[Composed], console: Console) -> list[dict[str, Any]]:
-    """Run what is not finished yet; a run that fails, or cannot be made, never stops the others.
+    """Run what is not finished yet.
+
+    Words that make no run are refused before the first run starts. Once runs have started, one that fails never stops
+    the others; a method that cannot work with this model or these data is named before the first run starts, and fails
+    when its turn comes.
+
+    Args:
+        jobs: The configurations, in the order in which they run.
+        console: Where progress and failures are told.
 
     Returns:
-        The results in the order of the jobs. Of a run that cannot be made, ``status`` and ``error`` only.
+        The results in the order of the jobs, in the form of ``result.json``, with the run's ``folder``. A run that
+        could not be started has none; what is not known of it, such as the data, is taken from the first run.
 
     Raises:
-        ValueError: If not even the first run can be made: what is wrong with it is most likely wrong with all.
+        ValueError: If the first run cannot be made, or another one on the same data and model: nothing has run then.
         FileNotFoundError: The same, for a file.
         WriteError: If the disk does not take the files of a run.
         Interrupted: After a SIGTERM or SIGINT.
     """
     opened: dict[str, DomainDataset] = {}  # every run sees the same images, rendered once
     results: list[dict[str, Any]] = []
+    first: dict[str, Any] = {}
     shared = set.intersection(*(set(job.words) for job in jobs)) if len(jobs) > 1 else set()
     for number, job in enumerate(jobs, start=1):
+        run = None
         _say(console, f"run {number} of {len(jobs)}: {' '.join(w for w in job.words if w not in shared)}", "dim")
-        key = str(plain(job.config.dataset))
         try:
+            key = str(plain(job.config.dataset))
             run = Run(job, opened.get(key))
             opened[key] = run.domains
+            if not first:
+                _announce_failures(jobs, run, console)
+                first = run.header()
             results.append(execute(run, console))
         except (ValueError, FileNotFoundError) as error:
-            if not results:
+            if not first:
                 raise
-            results.append({"status": "failed", "error": str(error)})
+            known = run.header() if run else {**first, **job.choices, "seed": job.config.seed}
+            known |= {"config": plain(job.config), "status": "failed", "error": str(error)}
+            results.append(known)
         if results[-1]["status"] == "failed":
-            _say(console, f"failed: {results[-1]['error']}", "bold red")
+            _say(console, f"{job.choices['method']} seed {job.config.seed} failed: {results[-1]['error']}", "bold red")
     return results
+
+
+def _announce_failures(jobs: Sequence[Composed], run: Run, console: Console) -> None:
+    """Name the methods that cannot work with the first run's model or data, before hours are spent on the others.
+
+    Raises:
+        ValueError: If a method cannot even be built from its words.
+    """
+    looked_at = []
+    for job in jobs:
+        method_node = plain(job.config.method)
+        if (job.config.model, job.config.dataset) != (run.config.model, run.config.dataset) or method_node in looked_at:
+            continue
+        looked_at.append(method_node)
+        method = build_method(job.config.method, copy.deepcopy(run.backbone), seed=0)
+        try:
+            check_source(method, run.domains)
+            method.configure_model()
+        except ValueError as error:
+            _say(console, f"{job.choices['method']} will fail: {error}", "yellow")
 
 
 def _say(console: Console, sentence: str, style: str) -> None:

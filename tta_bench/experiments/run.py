@@ -169,12 +169,12 @@ class Run:
     def _finished(self, console: Console) -> dict[str, Any] | None:
         if self.config.resume == "never":
             return None
-        return find_finished(self.folder, identity(self._header()), self.title, console)
+        return find_finished(self.folder, identity(self.header()), self.title, console)
 
     def _run(
         self, trainer: L.Trainer, monitor: AdaptationMonitor, checkpoint: StreamCheckpoint, console: Console
     ) -> dict[str, Any]:
-        result = self._header()
+        result = self.header()
         mine = identity(result, device=trainer.strategy.root_device.type)
         if self.config.resume == "never":
             checkpoint.files.delete()
@@ -249,7 +249,8 @@ class Run:
         except (MisconfigurationException, TypeError, ValueError) as error:
             raise ConfigError(f"the trainer cannot be made: {error}") from error
 
-    def _header(self) -> dict[str, Any]:
+    def header(self) -> dict[str, Any]:
+        """What is known of the run before it starts, in the form of ``result.json``."""
         return {
             "schema": SCHEMA,
             "status": "running",

@@ -47,8 +47,8 @@ def compare_bench(results: Sequence[Result], settings: DictConfig, console: Cons
     if settings.kind == "off":
         return
     try:
-        mine = {Path(result["folder"]).resolve() for result in results}
-        home = Path(results[0]["folder"]).parents[1]
+        mine = {Path(result["folder"]).resolve() for result in results if "folder" in result}
+        home = next(iter(mine)).parents[1]
         groups = [
             group
             for group in group_runs(map(RunRecord, read_results([home])))
