@@ -34,8 +34,8 @@ class SourceNeed(str, Enum):
 class StreamBatch(NamedTuple):
     """One batch as it arrives."""
 
-    images: Tensor  # (B, C, H, W) float in [0, 1]
-    labels: Tensor  # (B,) int64, or (B, H, W) with 255 where a pixel does not count; for callbacks, never for methods
+    images: Tensor  # (B, C, H, W) uint8, in the size that the data set has
+    labels: Tensor  # (B,) int64, or (B, H, W) uint8 with 255 where a pixel does not count; never for methods
     domain_ids: Tensor  # (B,) int64, position in Schedule.domains; for callbacks, never for methods
     step: int  # position in the stream
 

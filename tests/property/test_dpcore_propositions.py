@@ -24,6 +24,9 @@ class Plane(Backbone):
         self.weight = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
         self.double()
 
+    def prepare(self, images: Tensor) -> Tensor:
+        return images  # points of the plane, not pixels
+
     def _embed(self, images: Tensor) -> Tensor:
         return images.flatten(1)
 

@@ -53,7 +53,7 @@ def count_pixels(scores: Tensor, kind: OutputKind, batch: StreamBatch, domains: 
         batch: The batch, for its labels and domains.
         domains: Names of the domains by id.
     """
-    labels, (b, k) = batch.labels, scores.shape[:2]
+    labels, (b, k) = batch.labels.long(), scores.shape[:2]
     scores = resized(at_least_float32(scores), (labels.shape[1], labels.shape[2]))
     confidence, predicted = _probabilities(scores, kind).max(dim=1)
     counted = (labels != IGNORE).double()

@@ -23,7 +23,8 @@ class Forgetting(L.Callback):
 
     Every batch starts in that state, so that a method which learns the source domain anew within a few batches does
     not hide what it had forgotten; a method that predicts after its update has that one update. Afterwards the method
-    is as the stream left it. Images are normalised as the stream's are, whatever a method learned the source from.
+    is as the stream left it. Images are resized and normalised as the stream's are, whatever a method learned the
+    source from.
 
     The stream never shows these images, but they are no test images: on them a source model has often been trained,
     and a method that needs the source has learned from some. So the difference says something, the errors do not.
@@ -47,7 +48,8 @@ class Forgetting(L.Callback):
         """Say before the stream what would be impossible after it.
 
         Raises:
-            ValueError: If the data set has too few source images, or the network segments.
+            ValueError: If the data set has too few source images, or of a size that the network does not take, or the
+                network segments.
         """
         if not self.images:
             return
@@ -56,6 +58,7 @@ class Forgetting(L.Callback):
         available = len(domains.source_images())
         if self.images > available:
             raise ValueError(f"forgetting={self.images}: {domains.name} has {available} images of the source domain")
+        backbone.prepare(next(iter(SourceBatches(domains.source_images(), False, 1, 0))))  # refuses a wrong size
 
     def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Measure, while the method is still on its device."""
@@ -68,10 +71,10 @@ class Forgetting(L.Callback):
         state = deepcopy(pl_module.adaptation_state())
         wrong = source_wrong = 0
         for images, labels in self._batches(trainer.datamodule):
-            images, labels = plugin.convert_input(images.to(pl_module.device)), labels.to(pl_module.device)
+            images, labels = images.to(pl_module.device), labels.to(pl_module.device)
             with plugin.test_step_context(), torch.no_grad():
                 scores = pl_module.test_step(StreamBatch(images, labels, torch.zeros_like(labels), -1), 0).scores
-                source_scores = source(images)
+                source_scores = source(source.prepare(images))
             wrong += int((scores.argmax(dim=1) != labels).sum())
             source_wrong += int((source_scores.argmax(dim=1) != labels).sum())
             pl_module.load_adaptation_state(deepcopy(state))  # an optimizer steps in the tensors that it is given
@@ -86,4 +89,4 @@ class Forgetting(L.Callback):
     def _batches(self, data: StreamDataModule) -> SourceBatches:
         clean = data.domains.source_images()
         sample = Subset(clean, np.random.default_rng(0).permutation(len(clean))[: self.images])
-        return SourceBatches(sample, True, self.batch_size, data.seed, data.image_size, data.source_resize)
+        return SourceBatches(sample, True, self.batch_size, data.seed)

@@ -9,7 +9,6 @@ from typing import Any
 import lightning.pytorch as L
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -49,8 +48,8 @@ class _StreamDataset(Dataset[StreamBatch]):
 class StreamDataModule(L.LightningDataModule):
     """Shows the images of ``domains`` in the order of ``schedule``; one batch of the loader is one step.
 
-    Images travel as uint8; on the device they become floats in [0, 1] and are brought to the size that the model takes,
-    before a method sees or augments them.
+    Images travel as uint8, in the size that the data set has. The method that gets them brings them to the form that
+    its network takes, so one DataModule serves every network, with a Trainer or in a plain loop.
 
     Args:
         domains: Where the images come from.
@@ -58,14 +57,18 @@ class StreamDataModule(L.LightningDataModule):
         num_workers: Loader processes; their number never changes the order. None takes up to ``MOST_WORKERS`` where the
             network runs on a GPU, one per processor, and none where it needs the processors itself.
         seed: Seed of the order of the source images.
-        image_size: Side of the square images that the model takes; smaller ones are enlarged. None leaves all as
-            they are.
-        resize: Length that the shorter side is brought to before, and side of the square that is cut out of the
-            centre; None does neither.
-        source_resize: The same for source images.
 
     Attributes:
         start: The step at which the loader starts; steps keep their numbers.
+
+    Example:
+        >>> import tta_bench as tta
+        >>> data = tta.data.ShapesC("csc", domains=["fog", "snow"], num_images=8, batch_size=4)
+        >>> method = tta.methods.Tent(tta.load_model("shapes_vit"))
+        >>> for batch in data.test_dataloader():
+        ...     scores = method(batch.images)
+        >>> scores.shape
+        torch.Size([4, 10])
     """
 
     def __init__(
@@ -75,13 +78,9 @@ class StreamDataModule(L.LightningDataModule):
         *,
         num_workers: int | None = None,
         seed: int = 0,
-        image_size: int | None = None,
-        resize: tuple[int, int] | None = None,
-        source_resize: tuple[int, int] | None = None,
     ) -> None:
         super().__init__()
         self.domains, self.schedule, self.num_workers, self.seed = domains, schedule, num_workers, seed
-        self.image_size, self.resize, self.source_resize = image_size, resize, source_resize
         self.start = 0
 
     def test_dataloader(self) -> DataLoader[StreamBatch]:
@@ -94,7 +93,7 @@ class StreamDataModule(L.LightningDataModule):
         return DataLoader(dataset, batch_size=None, sampler=steps, num_workers=workers, pin_memory=cuda)
 
     def source_dataloader(self, need: SourceNeed, batch_size: int | None = None) -> SourceBatches:
-        """Source images (B, C, H, W) in [0, 1] in random order.
+        """Source images (B, C, H, W) uint8 in random order, for ``fit_source`` of a method.
 
         Args:
             need: With labels (B,), or label maps (B, H, W), if it asks for them.
@@ -102,13 +101,7 @@ class StreamDataModule(L.LightningDataModule):
         """
         labeled = need is SourceNeed.LABELED
         batch_size = batch_size or (SEGMENTED_SOURCE_BATCH if has_label_maps(self.domains) else SOURCE_BATCH)
-        images = self.domains.source_images()
-        return SourceBatches(images, labeled, batch_size, self.seed, self.image_size, self.source_resize)
-
-    def on_after_batch_transfer(self, batch: StreamBatch, dataloader_idx: int) -> StreamBatch:
-        """Bytes to floats of the model's size, and label maps to whole numbers, on the device."""
-        images = sized(_to_unit(batch.images), self.image_size, self.resize)
-        return batch._replace(images=images, labels=batch.labels.long())
+        return SourceBatches(self.domains.source_images(), labeled, batch_size, self.seed)
 
 
 def _processors() -> int:
@@ -124,21 +117,10 @@ class SourceBatches:
         labeled: Whether labels come with them.
         batch_size: Images per batch; the last may be shorter.
         seed: Seed of the orders.
-        image_size: As for ``StreamDataModule``.
-        resize: As for ``StreamDataModule``.
     """
 
-    def __init__(
-        self,
-        clean: CleanImages,
-        labeled: bool,
-        batch_size: int,
-        seed: int,
-        image_size: int | None = None,
-        resize: tuple[int, int] | None = None,
-    ) -> None:
+    def __init__(self, clean: CleanImages, labeled: bool, batch_size: int, seed: int) -> None:
         self.clean, self.labeled, self.batch_size = clean, labeled, batch_size
-        self.image_size, self.resize = image_size, resize
         self.rng = np.random.default_rng(seed)
 
     def __len__(self) -> int:
@@ -147,8 +129,7 @@ class SourceBatches:
     def __iter__(self) -> Iterator[Any]:
         order = self.rng.permutation(len(self.clean))
         for rows in np.split(order, range(self.batch_size, len(order), self.batch_size)):
-            images = _to_unit(_to_tensor([self.clean[int(i)] for i in rows]))
-            images = sized(images, self.image_size, self.resize)
+            images = _to_tensor([self.clean[int(i)] for i in rows])
             yield (images, self._labels(rows)) if self.labeled else images
 
     def _labels(self, rows: np.ndarray) -> Tensor:
@@ -172,46 +153,6 @@ def _stacked(arrays: list[np.ndarray], remedy: str) -> Tensor:
         a, b = sorted(sizes)[:2]
         raise ValueError(f"images of {a[0]}x{a[1]} and {b[0]}x{b[1]} pixels in one stream: {remedy}")
     return torch.from_numpy(np.ascontiguousarray(np.stack(arrays)))
-
-
-def _to_unit(images: Tensor) -> Tensor:
-    return images.float().div_(255)
-
-
-def sized(images: Tensor, size: int | None, resize: tuple[int, int] | None) -> Tensor:
-    """Images (B, C, H, W) as the model takes them: resized and cut if asked for, then enlarged if still too small."""
-    return enlarge(images if resize is None else resize_and_crop(images, *resize), size)
-
-
-def resize_and_crop(images: Tensor, shorter: int, side: int) -> Tensor:
-    """Bring the shorter side to a length and cut out the centre: (B, C, H, W) -> (B, C, side, side).
-
-    Bilinear, with antialiasing where images shrink, and with torchvision's rounding of sizes and offsets.
-    """
-    lengths = images.shape[-2:]
-    height, width = (int(shorter * length / min(lengths)) for length in lengths)
-    images = F.interpolate(images, (height, width), mode="bilinear", align_corners=False, antialias=True)
-    top, left = round((height - side) / 2), round((width - side) / 2)
-    return images[..., top : top + side, left : left + side]
-
-
-def enlarge(images: Tensor, size: int | None) -> Tensor:
-    """Bring smaller square images (B, C, H, W) to (B, C, size, size): bilinear, corners not aligned.
-
-    Raises:
-        ValueError: If they are larger, or not square.
-
-    Source: what the released ViT code for CIFAR-C does from 32 to 384 pixels (Yangsenqiao/vida, ``cifar/``).
-    """
-    height, width = images.shape[-2:]
-    if size is None or height == width == size:
-        return images
-    if height != width or height > size:
-        raise ValueError(
-            f"images of {height}x{width} pixels do not fit a model of {size}x{size}: set dataset.image_size={size}, "
-            "or choose another model"
-        )
-    return F.interpolate(images, (size, size), mode="bilinear", align_corners=False)
 
 
 def schedule_for(

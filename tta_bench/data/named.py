@@ -24,8 +24,6 @@ class NamedStream(StreamDataModule):
         seed: Seed of the stream and of the order of the source images.
         num_workers: Loader processes; None as for ``StreamDataModule``.
         setting_params: Further parameters of the setting, e.g. ``{"delta": 0.1}``.
-        model_size: Side of the square images that the model takes; smaller ones are enlarged on the device. None
-            leaves them as they are.
         dataset: Keyword arguments of ``make``, e.g. ``root="ImageNet-C"``.
 
     Attributes:
@@ -42,12 +40,11 @@ class NamedStream(StreamDataModule):
         seed: int = 0,
         num_workers: int | None = None,
         setting_params: dict[str, Any] | None = None,
-        model_size: int | None = None,
         **dataset: Any,
     ) -> None:
         domains = type(self).make(**dataset)
         schedule = schedule_for(domains, setting, batch_size=batch_size, seed=seed, **setting_params or {})
-        super().__init__(domains, schedule, num_workers=num_workers, seed=seed, image_size=model_size)
+        super().__init__(domains, schedule, num_workers=num_workers, seed=seed)
 
 
 class ShapesC(NamedStream):

@@ -19,7 +19,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from tta_bench.config.compose import Composed, build, compose_run, require
-from tta_bench.data.datamodule import sized
 from tta_bench.datasets.base import CleanImages, DomainDataset, has_label_maps
 from tta_bench.datasets.files.class_folders import ImageFiles
 from tta_bench.experiments.bench import make_plan
@@ -211,8 +210,7 @@ def _sizes(run: Run) -> Iterator[Check]:
 
 
 def _prepared(run: Run, images: Sequence[np.ndarray]) -> torch.Tensor:
-    tensor = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).float() / 255
-    return sized(tensor, run.data.image_size, run.data.resize)
+    return run.backbone.prepare(torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2))
 
 
 def _source_error(run: Run, images: int) -> Iterator[Check]:

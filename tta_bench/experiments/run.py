@@ -96,16 +96,7 @@ class Run:
         self.schedule: Schedule = schedule_for(self.domains, setting.pop("kind"), seed=self.seed, **setting)
         self.backbone = self._source_model()
         self.method: TTAMethod = build_method(self.config.method, self.backbone, self.seed)
-        source = self.backbone.source_preprocess or self.backbone.preprocess
-        self.data = StreamDataModule(
-            self.domains,
-            self.schedule,
-            num_workers=self.config.num_workers,
-            seed=self.seed,
-            image_size=self.backbone.image_size,
-            resize=self.backbone.preprocess.resize,
-            source_resize=source.resize,
-        )
+        self.data = StreamDataModule(self.domains, self.schedule, num_workers=self.config.num_workers, seed=self.seed)
         self.forgetting = Forgetting(self.config.forgetting or 0, self.config.setting.batch_size, self._source_model)
         self.forgetting.check(self.domains, self.backbone)
         names = [self.choices[group] for group in ("dataset", "setting", "method")]

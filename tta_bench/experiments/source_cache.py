@@ -138,7 +138,7 @@ def _key(method: TTAMethod, data: StreamDataModule) -> str:
         "kept_classes": backbone.kept_classes,
         "dtype": str(backbone.dtype),
         "preprocess": (backbone.source_preprocess or backbone.preprocess).describe(),
-        "image_size": data.image_size,
+        "image_size": backbone.image_size,
         "images": _digest(data.domains.source_images()),
         "order_seed": data.seed,
     }

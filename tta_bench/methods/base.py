@@ -16,6 +16,7 @@ from tta_bench.functional.parameters import batch_norms
 from tta_bench.functional.randomness import spawn
 from tta_bench.models.backbones.base import Backbone
 from tta_bench.models.parallel import average_gradients
+from tta_bench.models.preprocess import PreparedBatches
 from tta_bench.types import OutputKind, PredictionTiming, SourceNeed, StepOutput, StreamBatch
 
 
@@ -177,7 +178,7 @@ class TTAMethod(L.LightningModule, ABC):
         """Adapt to a batch and predict it: ``method(images)`` does what a stream does with each of its batches.
 
         Args:
-            images: (B, C, H, W) in [0, 1], on the device of the method.
+            images: (B, C, H, W) uint8, or floats in [0, 1], of any size that ``backbone.prepare`` takes.
 
         Returns:
             Scores (B, K), of pixels (B, K, H, W), without a graph.
@@ -185,6 +186,7 @@ class TTAMethod(L.LightningModule, ABC):
         Raises:
             RuntimeError: If the method needs the source and has not seen it, or inside ``torch.inference_mode()``.
             FloatingPointError: If a score is not finite; its argmax would be taken for a class.
+            ValueError: If the images are not as ``backbone.prepare`` takes them.
         """
         self.configure_model()
         return self._checked(images)
@@ -194,17 +196,22 @@ class TTAMethod(L.LightningModule, ABC):
         if self.source_need is not SourceNeed.NOTHING:
             self.require_source()
         with torch.enable_grad():
-            scores = self.forward_and_adapt(images).detach()
+            scores = self.forward_and_adapt(self.backbone.prepare(images.to(self.device))).detach()
         if not torch.isfinite(scores).all():
             raise FloatingPointError(f"{type(self).__name__} returned a score that is not finite{place}")
         return scores
 
     @final
     def fit_source(self, loader: Iterable[Any]) -> None:
-        """Measure the source domain, before the stream. The loader is described at ``measure_source``."""
+        """Measure the source domain, before the stream.
+
+        Args:
+            loader: As for ``measure_source``, but images may be uint8 and of any size that ``backbone.prepare`` takes.
+                ``source_dataloader`` of a DataModule gives one.
+        """
         self.configure_model()
         with torch.enable_grad(), self.backbone.on_source():  # Lightning has gradients off when a stream starts
-            self.measure_source(loader)
+            self.measure_source(PreparedBatches(loader, self.backbone.prepare))
         self._trained_on_source = [
             name for name, value in self._changeable().items() if not torch.equal(value, self._initial[name])
         ]

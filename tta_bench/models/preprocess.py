@@ -1,4 +1,4 @@
-"""Preprocessing profiles: what is done to images in [0, 1] before the network sees them.
+"""Preprocessing profiles: what is done to images before the network sees them.
 
 The largest cause of numbers on ImageNet-C that cannot be reproduced: the same weights and files give a source error of
 55.8 % or 49.8 %, depending on the normalisation alone.
@@ -6,9 +6,13 @@ The largest cause of numbers on ImageNet-C that cannot be reproduced: the same w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 Profile = Literal["timm", "paper", "native"]
 PAPER_RESIZE = (256, 224)  # shorter side, then the side of the square cut out of the centre
@@ -62,3 +66,73 @@ def profile_of(
         return Preprocess(profile, tuple(mean), tuple(std))
     resize = PAPER_RESIZE if profile == "paper" and input_size == PAPER_RESIZE[1] else None
     return Preprocess(profile, (0.0,) * len(mean), (1.0,) * len(std), resize)
+
+
+def to_unit(images: Tensor) -> Tensor:
+    """Images as bytes, or as floats that are in [0, 1] already -> floats in [0, 1].
+
+    Raises:
+        ValueError: If floats leave that range, as those of normalised images do, or the images are neither.
+    """
+    if images.dtype == torch.uint8:
+        return images.float().div_(255)
+    if not images.is_floating_point():
+        raise ValueError(f"images are uint8, or floats in [0, 1]; got {str(images.dtype).removeprefix('torch.')}")
+    low, high = (float(bound) for bound in images.aminmax()) if images.numel() else (0.0, 1.0)
+    if not (low >= 0 and high <= 1):
+        raise ValueError(
+            f"images must be in [0, 1] and not normalised, which the model does itself; got values from {low:.3g} to "
+            f"{high:.3g}"
+        )
+    return images
+
+
+def resize_and_crop(images: Tensor, shorter: int, side: int) -> Tensor:
+    """Bring the shorter side to a length and cut out the centre: (B, C, H, W) -> (B, C, side, side).
+
+    Bilinear, with antialiasing where images shrink, and with torchvision's rounding of sizes and offsets.
+    """
+    lengths = images.shape[-2:]
+    height, width = (int(shorter * length / min(lengths)) for length in lengths)
+    images = F.interpolate(images, (height, width), mode="bilinear", align_corners=False, antialias=True)
+    top, left = round((height - side) / 2), round((width - side) / 2)
+    return images[..., top : top + side, left : left + side]
+
+
+def enlarge(images: Tensor, size: int | None) -> Tensor:
+    """Bring smaller square images (B, C, H, W) to (B, C, size, size): bilinear, corners not aligned.
+
+    Raises:
+        ValueError: If they are larger, or not square.
+
+    Source: what the released ViT code for CIFAR-C does from 32 to 384 pixels (Yangsenqiao/vida, ``cifar/``).
+    """
+    height, width = images.shape[-2:]
+    if size is None or height == width == size:
+        return images
+    if height != width or height > size:
+        raise ValueError(
+            f"images of {height}x{width} pixels do not fit a model of {size}x{size}: set dataset.image_size={size}, "
+            "or choose another model"
+        )
+    return F.interpolate(images, (size, size), mode="bilinear", align_corners=False)
+
+
+class PreparedBatches:
+    """The batches of a loader with their images prepared; it can be iterated over as often as the loader.
+
+    Args:
+        loader: Batches of images, or of images and labels.
+        prepare: What is done to images: ``prepare`` of a ``Backbone``.
+    """
+
+    def __init__(self, loader: Iterable[Any], prepare: Callable[[Tensor], Tensor]) -> None:
+        self.loader, self.prepare = loader, prepare
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self.loader:
+            if isinstance(batch, Tensor):
+                yield self.prepare(batch)
+            else:
+                images, *labels = batch
+                yield (self.prepare(images), *labels)

@@ -23,7 +23,6 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from tta_bench.data.datamodule import enlarge
 from tta_bench.datasets.base import CleanImages, digest
 from tta_bench.datasets.files.arrays import open_images
 from tta_bench.datasets.files.cifar_binary import is_cifar_binary
@@ -31,6 +30,7 @@ from tta_bench.files import write_json, writing
 from tta_bench.functional.training_views import training_view
 from tta_bench.loggers.wandb_run import close_wandb, wandb_mode
 from tta_bench.models.loading.load_model import input_size, load_network
+from tta_bench.models.preprocess import enlarge
 from tta_bench.quiet import quiet_lightning
 from tta_bench.training.classifier import EpochLines, SourceTraining
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import lightning.pytorch as L
 import numpy as np
@@ -11,12 +12,13 @@ import torch
 
 from tta_bench.callbacks.forgetting import Forgetting
 from tta_bench.config.compose import compose_run
-from tta_bench.data.datamodule import StreamDataModule, schedule_for
+from tta_bench.data.datamodule import SourceBatches, StreamDataModule, schedule_for
 from tta_bench.datasets.classification.shapes_c import shapes_c
 from tta_bench.experiments.run import Run
 from tta_bench.methods import Source
 from tta_bench.methods.base import TTAMethod
 from tta_bench.models.loading.load_model import load_model
+from tta_bench.models.preprocess import resize_and_crop
 from tta_bench.types import PredictionTiming
 
 IMAGES, BATCH = 20, 8
@@ -48,7 +50,7 @@ class Drift(TTAMethod):
 @pytest.fixture(scope="module")
 def data():
     domains = shapes_c(num_images=12, domains=["fog"], num_source_images=60)
-    return StreamDataModule(domains, schedule_for(domains, "csc", batch_size=BATCH), image_size=64)
+    return StreamDataModule(domains, schedule_for(domains, "csc", batch_size=BATCH))
 
 
 def ended(method, data, images=IMAGES):
@@ -112,3 +114,27 @@ def test_a_run_has_the_same_numbers_with_and_without(tmp_path):
 def test_too_many_images_are_refused_before_the_stream():
     with pytest.raises(ValueError, match=r"^forgetting=30: shapes_c has 20 images of the source domain$"):
         Run(compose_run([*WORDS, "dataset.num_source_images=20", "forgetting=30"]))
+
+
+def test_images_are_brought_to_the_networks_size_as_the_streams_are(data):
+    """A source profile of its own is for learning; what is forgotten is asked as the stream asks."""
+    model, seen = weak_model(), []
+    model.preprocess = replace(model.preprocess, resize=(80, 64))
+    model.source_preprocess = replace(model.preprocess, resize=(64, 64))
+
+    class Recorded(Drift):
+        def forward_and_adapt(self, images):
+            seen.append(images)
+            return super().forward_and_adapt(images)
+
+    ended(Recorded(model), data, images=1)
+    source = next(iter(SourceBatches(data.domains.source_images(), False, 60, 0))) / 255
+    cut = resize_and_crop(source, 80, 64)
+    assert (cut - seen[-1]).abs().amax(dim=(1, 2, 3)).min() < 1e-6
+
+
+def test_source_images_that_do_not_fit_the_network_are_refused_before_the_stream(data):
+    model = weak_model()
+    model.image_size = 32
+    with pytest.raises(ValueError, match=r"^images of 64x64 pixels do not fit a model of 32x32"):
+        Forgetting(IMAGES, BATCH, weak_model).check(data.domains, model)

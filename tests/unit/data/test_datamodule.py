@@ -11,7 +11,6 @@ import torch
 import tta_bench as tta
 from tta_bench.config.registry import DATASETS, SEGMENTATION
 from tta_bench.data import StreamDataModule, schedule_for
-from tta_bench.data.datamodule import enlarge
 from tta_bench.datasets.classification.shapes_c import shapes_c
 from tta_bench.types import SourceNeed, StreamBatch
 
@@ -37,16 +36,6 @@ def test_a_batch_is_a_step_of_the_schedule(domains, setting):
         np.testing.assert_array_equal(batch.labels, step.indices % 10)
         for image, name, index in zip(batch.images, names, step.indices, strict=True):
             np.testing.assert_array_equal(image.permute(1, 2, 0), domains.load(name, int(index)))
-
-
-def test_images_travel_as_bytes_and_arrive_as_floats_from_0_to_1(domains):
-    module = module_for(domains)
-    sent = next(iter(module.test_dataloader()))
-    arrived = module.on_after_batch_transfer(sent, 0)
-    assert (sent.images.dtype, arrived.images.dtype) == (torch.uint8, torch.float32)
-    torch.testing.assert_close(arrived.images * 255, sent.images.float())
-    assert arrived.labels is sent.labels
-    assert (sent.labels.dtype, sent.domain_ids.dtype) == (torch.int64, torch.int64)
 
 
 def test_loader_processes_do_not_change_the_stream(domains):
@@ -89,32 +78,6 @@ def test_images_of_several_sizes_name_the_remedy():
         next(iter(module.test_dataloader()))
 
 
-class TestSmallImages:
-    def test_are_enlarged_bilinearly_with_corners_not_aligned(self):
-        two = torch.tensor([[0.0, 1.0], [0.0, 1.0]]).expand(1, 3, 2, 2)
-        row = torch.tensor([0.0, 0.25, 0.75, 1.0])  # centres at -1/4, 1/4, 3/4, 5/4 of the small pixels
-        torch.testing.assert_close(enlarge(two, 4), row.expand(1, 3, 4, 4))
-
-    def test_of_the_stream_and_of_the_source_reach_the_size_of_the_model(self, domains):
-        schedule = schedule_for(domains, "csc", batch_size=5)
-        module = StreamDataModule(domains, schedule, image_size=96)
-        sent = next(iter(module.test_dataloader()))
-        arrived = module.on_after_batch_transfer(sent, 0)
-        assert (sent.images.shape, arrived.images.shape) == ((5, 3, 64, 64), (5, 3, 96, 96))
-        torch.testing.assert_close(arrived.images, enlarge(sent.images / 255, 96))
-        assert next(iter(module.source_dataloader(SourceNeed.UNLABELED, batch_size=2))).shape == (2, 3, 96, 96)
-
-    def test_of_the_right_size_are_left_alone(self):
-        images = torch.rand(1, 3, 4, 4)
-        assert enlarge(images, 4) is images
-        assert enlarge(images, None) is images
-
-    @pytest.mark.parametrize("shape", [(1, 3, 5, 5), (1, 3, 3, 2)])
-    def test_larger_ones_and_rectangles_name_the_remedy(self, shape):
-        with pytest.raises(ValueError, match=r"do not fit a model of 4x4: set dataset\.image_size=4"):
-            enlarge(torch.rand(shape), 4)
-
-
 class TestSourceImages:
     def test_come_each_once_in_an_order_of_the_seed(self, domains):
         module = module_for(domains)
@@ -122,15 +85,14 @@ class TestSourceImages:
         assert [len(images) for images, _ in batches] == [1300, 1300, 1300, 100]
         order = np.random.default_rng(3).permutation(4000)
         np.testing.assert_array_equal(torch.cat([labels for _, labels in batches]), order % 10)
-        expected = torch.from_numpy(domains.source_images()[int(order[0])]).permute(2, 0, 1) / 255
-        torch.testing.assert_close(batches[0][0][0], expected)
+        np.testing.assert_array_equal(batches[0][0][0].permute(1, 2, 0), domains.source_images()[int(order[0])])
 
     def test_are_the_same_with_and_without_labels(self, domains):
         module = module_for(domains)
         images = next(iter(module.source_dataloader(SourceNeed.UNLABELED)))
         labeled, _ = next(iter(module.source_dataloader(SourceNeed.LABELED)))
         assert torch.equal(images, labeled)
-        assert 0 <= images.min() < 0.5 < images.max() <= 1
+        assert images.dtype == torch.uint8
 
     def test_have_another_order_under_another_seed(self, domains):
         schedule = schedule_for(domains, "csc")
@@ -152,11 +114,10 @@ def test_a_named_data_module_is_made_of_plain_arguments(tmp_path):
     np.savez(tmp_path / "x.npz", images=images, labels=np.arange(8))
     own = tta.data.CorruptedImages(
         "cdc", images=f"{tmp_path}/x.npz", batch_size=4, seed=2, setting_params={"delta": 0.2},
-        domains=["fog", "clean"], model_size=96,
+        domains=["fog", "clean"],
     )  # fmt: skip
     assert own.schedule == module.schedule
-    batch = own.on_after_batch_transfer(next(iter(own.test_dataloader())), 0)
-    assert batch.images.shape == (4, 3, 96, 96)
+    assert own.domains.describe()["clean"] == "x.npz (test, 8 images)"
 
 
 def test_every_data_set_with_a_label_per_image_has_a_named_data_module():

@@ -17,7 +17,7 @@ class TestCallingAMethod:
         expected = testing.run_stream(Honest(testing.toy_backbone()), data)
         method = Honest(testing.toy_backbone())
         with torch.no_grad():
-            scores = [method(data.on_after_batch_transfer(batch, 0).images) for batch in data.test_dataloader()]
+            scores = [method(batch.images) for batch in data.test_dataloader()]
         assert torch.equal(torch.cat(scores), expected)
         assert not any(score.requires_grad for score in scores)
 

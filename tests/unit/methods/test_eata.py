@@ -106,7 +106,7 @@ def test_fisher_information_is_the_mean_over_batches_of_squared_mean_gradients()
 
     squares = []
     for batch in (images[0], images[1][:4]):  # cut at 20
-        logits = method.backbone(batch)
+        logits = method.backbone(batch / 255)
         gradients = torch.autograd.grad(cross_entropy(logits, logits.argmax(dim=1)), method.adapted)
         squares.append(torch.cat([g.flatten() ** 2 for g in gradients]))
     torch.testing.assert_close(method.fisher, (squares[0] + squares[1]) / 2)

@@ -35,7 +35,7 @@ def prompts_of_next_batch(built):
 def test_the_source_is_measured_in_all_layers():
     built = method()
     loader = toy_data().source_dataloader(SourceNeed.UNLABELED, batch_size=16)
-    images = torch.cat(list(loader))[:32]
+    images = torch.cat(list(loader))[:32] / 255
     features, layers = layers_of(built, images)
     assert layers.shape == (32, 2, 32)
     stats = batch_statistics(layers)

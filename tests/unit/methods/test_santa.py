@@ -57,7 +57,7 @@ def test_prototypes_are_the_mean_features_of_the_labeled_classes():
     pairs = list(toy_data().source_dataloader(SourceNeed.LABELED, batch_size=16))
     images, labels = (torch.cat(part) for part in zip(*pairs, strict=True))
     with torch.no_grad():
-        features = source.features(images)
+        features = source.features(images / 255)
     for k in range(4):
         torch.testing.assert_close(built.prototypes[k], features[labels == k].mean(dim=0))
 

@@ -45,6 +45,9 @@ class Pixels(Backbone):
         self.ramp = ramp
         self.double().eval()
 
+    def prepare(self, images):
+        return images  # scores, not pixels
+
     def _embed(self, images):
         return images
 

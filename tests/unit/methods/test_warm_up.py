@@ -151,7 +151,8 @@ def test_a_trainer_warms_up_what_nobody_fitted(name):
 
 
 def clean_images(count=64):
-    images, labels = next(iter(source(batch_size=count)))
+    pixels, labels = next(iter(source(batch_size=count)))
+    images = pixels / 255
     return images, labels
 
 

@@ -16,15 +16,12 @@ from tta_bench import testing
 from tta_bench.cli.app import app
 from tta_bench.config.compose import compose_run
 from tta_bench.config.words import ConfigError
-from tta_bench.data import StreamDataModule, schedule_for
-from tta_bench.data.datamodule import resize_and_crop
-from tta_bench.datasets.classification.corrupted import corrupted
 from tta_bench.datasets.classification.imagenet_c import imagenet_c
 from tta_bench.experiments.run import Run
 from tta_bench.experiments.source_cache import source_file
 from tta_bench.methods import DPCore
 from tta_bench.models.loading.load_model import load_model
-from tta_bench.models.preprocess import Preprocess, profile_of
+from tta_bench.models.preprocess import PreparedBatches, Preprocess, enlarge, profile_of, resize_and_crop
 from tta_bench.types import SourceNeed
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.25, 0.2, 0.1)
@@ -88,6 +85,76 @@ def test_resizing_agrees_with_pillows_to_a_grey_level(height, width):
     assert np.abs(expected - pixels[:224, :224]).max() > 50 if height == 224 else True
 
 
+class TestEnlarging:
+    def test_is_bilinear_with_corners_not_aligned(self):
+        two = torch.tensor([[0.0, 1.0], [0.0, 1.0]]).expand(1, 3, 2, 2)
+        row = torch.tensor([0.0, 0.25, 0.75, 1.0])  # centres at -1/4, 1/4, 3/4, 5/4 of the small pixels
+        torch.testing.assert_close(enlarge(two, 4), row.expand(1, 3, 4, 4))
+
+    def test_leaves_images_of_the_right_size_alone(self):
+        images = torch.rand(1, 3, 4, 4)
+        assert enlarge(images, 4) is images
+        assert enlarge(images, None) is images
+
+    @pytest.mark.parametrize("shape", [(1, 3, 5, 5), (1, 3, 3, 2)])
+    def test_of_larger_ones_and_rectangles_names_the_remedy(self, shape):
+        with pytest.raises(ValueError, match=r"do not fit a model of 4x4: set dataset\.image_size=4"):
+            enlarge(torch.rand(shape), 4)
+
+
+class TestPreparing:
+    BYTES = torch.from_numpy(RNG.integers(0, 256, (2, 3, 12, 20), dtype=np.uint8))
+
+    @pytest.fixture
+    def backbone(self):
+        """A network of 16 pixels that cuts stream images out of 20, and source images out of 40."""
+        backbone = testing.toy_backbone()
+        backbone.preprocess = Preprocess("own", (0.5,) * 3, (0.25,) * 3, (20, 16))
+        backbone.source_preprocess = Preprocess("own", (0.1,) * 3, (0.2,) * 3, (40, 8))
+        return backbone
+
+    def test_makes_bytes_floats_of_the_networks_size(self, backbone):
+        prepared = backbone.prepare(self.BYTES)
+        torch.testing.assert_close(prepared, resize_and_crop(self.BYTES / 255, 20, 16))
+        assert torch.equal(prepared, backbone.prepare(self.BYTES / 255))
+
+    def test_enlarges_what_is_still_too_small(self, backbone):
+        backbone.preprocess = Preprocess("own", (0.5,) * 3, (0.25,) * 3, (20, 8))
+        small = resize_and_crop(self.BYTES / 255, 20, 8)
+        torch.testing.assert_close(backbone.prepare(self.BYTES), enlarge(small, 16))
+
+    def test_follows_the_source_profile_while_the_source_is_learned(self, backbone):
+        with backbone.on_source():
+            of_source = backbone.prepare(self.BYTES)
+        torch.testing.assert_close(of_source, enlarge(resize_and_crop(self.BYTES / 255, 40, 8), 16))
+        torch.testing.assert_close(backbone.prepare(self.BYTES), resize_and_crop(self.BYTES / 255, 20, 16))
+
+    @pytest.mark.parametrize("factor", [2.0, -1.0, float("nan")])
+    def test_refuses_floats_that_are_not_in_0_to_1(self, backbone, factor):
+        with pytest.raises(ValueError, match=r"^images must be in \[0, 1\] and not normalised, .* got values from"):
+            backbone.prepare(self.BYTES / 255 * factor)
+
+    def test_refuses_whole_numbers_that_are_no_bytes(self, backbone):
+        with pytest.raises(ValueError, match=r"^images are uint8, or floats in \[0, 1\]; got int64$"):
+            backbone.prepare(self.BYTES.long())
+
+    def test_a_network_refuses_bytes_that_nobody_prepared(self, backbone):
+        with pytest.raises(TypeError, match=r"takes floats in \[0, 1\]: make them with backbone\.prepare\(images\)$"):
+            backbone(self.BYTES)
+
+    def test_of_a_loader_comes_anew_with_every_pass(self, backbone):
+        labels = torch.arange(2)
+        plain, labeled = (
+            PreparedBatches(batches, backbone.prepare) for batches in ([self.BYTES], [(self.BYTES, labels)])
+        )
+        for _ in range(2):
+            (images,) = plain
+            ((same, found),) = labeled
+            assert torch.equal(images, backbone.prepare(self.BYTES))
+            assert torch.equal(same, images)
+            assert found is labels
+
+
 class TestInARun:
     @pytest.fixture
     def words(self, tmp_path):
@@ -113,8 +180,8 @@ class TestInARun:
             clean, source = (resize_and_crop(images, 256, 224) for images in (clean, source))
         sent = next(iter(run.data.test_dataloader()))
         (unlabeled,) = run.data.source_dataloader(SourceNeed.UNLABELED)
-        for images, one in ((run.data.on_after_batch_transfer(sent, 0).images, clean), (unlabeled, source)):
-            assert (images - one).abs().amax(dim=(1, 2, 3)).min() < 1e-6
+        for images, one in ((sent.images, clean), (unlabeled, source)):
+            assert (run.backbone.prepare(images) - one).abs().amax(dim=(1, 2, 3)).min() < 1e-6
 
     def test_the_result_tells_it(self, words, tmp_path):
         done = CliRunner().invoke(app, ["run", *words, "model.preprocess=paper", "model.source_preprocess=timm"])
@@ -148,7 +215,8 @@ class TestInARun:
         with pytest.raises(ConfigError, match=r"\(dataset\.resize=256\) and model\.preprocess=paper would both resize"):
             Run(compose_run([*folder, "model.preprocess=paper"]))
         assert Run(compose_run([*folder, "model.preprocess=native"])).backbone.preprocess.profile == "native"
-        assert Run(compose_run([*folder, "model.preprocess=paper", "dataset.resize=null"])).data.resize == (256, 224)
+        run = Run(compose_run([*folder, "model.preprocess=paper", "dataset.resize=null"]))
+        assert run.backbone.preprocess.resize == (256, 224)
 
 
 class TestTheReleasedMixture:
@@ -192,15 +260,3 @@ def test_source_images_of_imagenet_c_are_cut_as_its_own_were(tmp_path):
     )
     assert data.source_images()[0].shape == data.load("fog", 0).shape
     assert data.source_images()[0].min() > 180
-
-
-def test_a_plain_data_module_takes_the_size_of_a_profile(tmp_path):
-    pixels = RNG.integers(0, 256, (2, 40, 60, 3), dtype=np.uint8)
-    np.savez(tmp_path / "x.npz", test_images=pixels, test_labels=[0, 1], source_images=pixels, source_labels=[0, 1])
-    data = corrupted(images=str(tmp_path / "x.npz"), domains=["clean"])
-    module = StreamDataModule(data, schedule_for(data, "csc"), image_size=32, resize=(20, 16), source_resize=(40, 32))
-    stream = module.on_after_batch_transfer(next(iter(module.test_dataloader())), 0)
-    assert stream.images.shape == (2, 3, 32, 32)
-    cut = resize_and_crop(torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255, 40, 32)
-    (images,) = module.source_dataloader(SourceNeed.UNLABELED)
-    torch.testing.assert_close(images.sort(dim=0).values, cut.sort(dim=0).values)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tta_bench.models.parallel import gather, share_of
-from tta_bench.models.preprocess import Preprocess
+from tta_bench.models.preprocess import Preprocess, enlarge, resize_and_crop, to_unit
 
 
 class PassMeter:
@@ -67,7 +67,13 @@ class Normalize(nn.Module):
         self.std: Tensor
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) in [0, 1] -> the same shape, normalised."""
+        """(B, C, H, W) in [0, 1] -> the same shape, normalised.
+
+        Raises:
+            TypeError: If the images are no floats: bytes would give scores, but meaningless ones.
+        """
+        if not images.is_floating_point():
+            raise TypeError("a network takes floats in [0, 1]: make them with backbone.prepare(images)")
         return (images - self.mean) / self.std
 
 
@@ -91,7 +97,7 @@ class Backbone(nn.Module):
         mask_size: Side of the patches that ``embed_masked`` can hide, in pixels, None if it cannot hide any.
         mask_dim: Width of what stands in the place of a hidden patch.
         image_size: Side of the images in pixels, None if the network takes any.
-        preprocess: What is done to images; the normalisation is the network's first operation, resizing comes before.
+        preprocess: What is done to images: ``prepare`` resizes them, and the network's first operation normalises.
         source_preprocess: The same for the images that a method learns the source from; None if it is the same.
         weights_sha256: Hash of the source weights, filled in by ``load_model``.
         kept_classes: Which of the weights' classes have scores, None if all have: see ``keep_classes``.
@@ -120,16 +126,35 @@ class Backbone(nn.Module):
         """Precision of the weights."""
         return next(self.parameters()).dtype
 
+    def prepare(self, images: Tensor) -> Tensor:
+        """Images as they are stored -> images as the network takes them, and as a method augments them.
+
+        Resized and cut if ``preprocess`` says so, then enlarged if they are still smaller than the network's input. The
+        one place where that happens: ``method(images)`` and ``method.fit_source(loader)`` call it.
+
+        Args:
+            images: (B, C, H, W) uint8, or floats in [0, 1].
+
+        Returns:
+            (B, C, image_size, image_size) in [0, 1], or of their own size where the network takes any.
+
+        Raises:
+            ValueError: If floats are not in [0, 1], or the images are larger than the network's input, or not square,
+                and ``preprocess`` does not resize.
+        """
+        images, resize = to_unit(images), self.preprocess.resize
+        return enlarge(images if resize is None else resize_and_crop(images, *resize), self.image_size)
+
     @contextmanager
     def on_source(self) -> Iterator[None]:
-        """Normalise as source images are normalised."""
-        own, other = self.normalize, self.source_preprocess
+        """Resize and normalise as source images are."""
+        own, normalize, other = self.preprocess, self.normalize, self.source_preprocess
         if other is not None:
-            self.normalize = Normalize(other.mean, other.std).to(own.mean)
+            self.preprocess, self.normalize = other, Normalize(other.mean, other.std).to(normalize.mean)
         try:
             yield
         finally:
-            self.normalize = own
+            self.preprocess, self.normalize = own, normalize
 
     def _embed(self, images: Tensor) -> Tensor:
         raise NotImplementedError  # a subclass wraps its network's first layers here
