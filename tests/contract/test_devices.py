@@ -35,9 +35,9 @@ def run_all(dtype):
         if method.source_need is not SourceNeed.NOTHING:
             loader = testing.toy_data().source_dataloader(method.source_need, batch_size=15)
             method.fit_source(
-                [images.to(dtype) for images in loader]
+                [images.to(dtype) / 255 for images in loader]
                 if method.source_need is SourceNeed.UNLABELED
-                else [(images.to(dtype), labels) for images, labels in loader]
+                else [(images.to(dtype) / 255, labels) for images, labels in loader]
             )
         scores = [
             method.forward_and_adapt(testing.batches(1, size, seed=size)[0].to(dtype)).detach() for size in BATCH_SIZES

@@ -20,7 +20,7 @@ from tta_bench.datasets.classification.shapes_c import shapes_c
 from tta_bench.datasets.segmentation.driving import acdc, cityscapes
 from tta_bench.datasets.segmentation.folder import segmentation_folder
 from tta_bench.datasets.segmentation.streets_c import streets_c
-from tta_bench.streams import KINDS
+from tta_bench.streams import KINDS, PRESETS
 
 # Data sets with a class per pixel, and the words that they stand for where a run does not say otherwise: a source model
 # that scores pixels, and single images, as published.
@@ -55,13 +55,13 @@ def config_folder() -> Path:
 def register_light() -> None:
     """Register settings and data sets: all that a stream needs, without torch."""
     store = ConfigStore.instance()
-    for name, kind in KINDS.items():
+    for name, (kind, values) in {**{kind: (kind, {}) for kind in KINDS}, **PRESETS}.items():
         own = {
             key: list(p.default) if isinstance(p.default, tuple) else p.default
-            for key, p in inspect.signature(kind).parameters.items()
+            for key, p in inspect.signature(KINDS[kind]).parameters.items()
             if key not in ("sizes", "labels", "seed")
         }
-        store.store(group="setting", name=name, node={"kind": name, **own, "rounds": 1, "order": None})
+        store.store(group="setting", name=name, node={"kind": kind, **own, "rounds": 1, "order": None, **values})
     for name, make in DATASETS.items():
         store.store(group="dataset", name=name, node=builds(make, populate_full_signature=True))
 

@@ -1,16 +1,33 @@
 """Lightning DataModules: one does the work, a thin subclass per data set names it."""
 
-from tta_bench.data.datamodule import StreamDataModule, schedule_for
-from tta_bench.data.named import Cifar10C, Cifar100C, CorruptedImages, ImageFolder, ImageNetC, Packed, ShapesC
+from tta_bench.data.datamodule import SourceBatches, StreamDataModule, schedule_for
+from tta_bench.data.named import (
+    ACDC,
+    Cifar10C,
+    Cifar100C,
+    Cityscapes,
+    CorruptedImages,
+    ImageFolder,
+    ImageNetC,
+    Packed,
+    SegmentationFolder,
+    ShapesC,
+    StreetsC,
+)
 
 __all__ = [
+    "ACDC",
     "Cifar10C",
     "Cifar100C",
+    "Cityscapes",
     "CorruptedImages",
     "ImageFolder",
     "ImageNetC",
     "Packed",
+    "SegmentationFolder",
     "ShapesC",
+    "SourceBatches",
     "StreamDataModule",
+    "StreetsC",
     "schedule_for",
 ]

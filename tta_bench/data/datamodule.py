@@ -159,7 +159,7 @@ def schedule_for(
     domains: DomainDataset,
     setting: str,
     *,
-    batch_size: int = 64,
+    batch_size: int | None = None,
     seed: int = 0,
     **params: Any,
 ) -> Schedule:
@@ -168,7 +168,7 @@ def schedule_for(
     Args:
         domains: The data set.
         setting: Kind of stream, e.g. ``cdc``.
-        batch_size: Samples per batch.
+        batch_size: Samples per batch; None takes the setting's own.
         seed: Seed of the stream.
         params: Further parameters of that kind, and ``rounds`` and ``order``.
 

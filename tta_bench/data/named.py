@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Any, ClassVar
 
 from tta_bench.data.datamodule import StreamDataModule, schedule_for
@@ -13,14 +15,17 @@ from tta_bench.datasets.classification.image_folder import image_folder
 from tta_bench.datasets.classification.imagenet_c import imagenet_c
 from tta_bench.datasets.classification.packed import packed
 from tta_bench.datasets.classification.shapes_c import shapes_c
+from tta_bench.datasets.segmentation.driving import acdc, cityscapes
+from tta_bench.datasets.segmentation.folder import segmentation_folder
+from tta_bench.datasets.segmentation.streets_c import streets_c
 
 
 class NamedStream(StreamDataModule):
     """A data set as a stream; a subclass says which.
 
     Args:
-        setting: Kind of stream, e.g. ``cdc``.
-        batch_size: Samples per batch.
+        setting: Kind of stream, e.g. ``cdc``: a name in ``tta_bench.list_settings()``.
+        batch_size: Samples per batch; None takes the setting's own, usually 64.
         seed: Seed of the stream and of the order of the source images.
         num_workers: Loader processes; None as for ``StreamDataModule``.
         setting_params: Further parameters of the setting, e.g. ``{"delta": 0.1}``.
@@ -28,23 +33,38 @@ class NamedStream(StreamDataModule):
 
     Attributes:
         make: The function that opens the data set; its arguments are described there.
+
+    Raises:
+        ValueError: If the data set, the setting or one of their values is wrong.
     """
 
     make: ClassVar[Callable[..., DomainDataset]]
+    usual_batch_size: ClassVar[int | None] = None  # where it is not the setting's own
 
     def __init__(
         self,
         setting: str = "cdc",
         *,
-        batch_size: int = 64,
+        batch_size: int | None = None,
         seed: int = 0,
         num_workers: int | None = None,
         setting_params: dict[str, Any] | None = None,
         **dataset: Any,
     ) -> None:
+        _check_keys(type(self), dataset)
         domains = type(self).make(**dataset)
-        schedule = schedule_for(domains, setting, batch_size=batch_size, seed=seed, **setting_params or {})
+        size = self.usual_batch_size if batch_size is None else batch_size
+        schedule = schedule_for(domains, setting, batch_size=size, seed=seed, **setting_params or {})
         super().__init__(domains, schedule, num_workers=num_workers, seed=seed)
+
+
+def _check_keys(cls: type[NamedStream], dataset: dict[str, Any]) -> None:
+    known = list(inspect.signature(cls.make).parameters)
+    for key in dataset:
+        if key not in known:
+            near = get_close_matches(key, known, n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]!r}?" if near else ";"
+            raise ValueError(f"{cls.__name__} takes no {key!r}{hint} its keys are: {', '.join(known)}")
 
 
 class ShapesC(NamedStream):
@@ -87,3 +107,33 @@ class Packed(NamedStream):
     """What ``tta-bench data pack`` wrote; see ``tta_bench.datasets.classification.packed.packed``."""
 
     make = staticmethod(packed)
+
+
+class NamedSegmentation(NamedStream):
+    """A data set with a class per pixel as a stream; by default of single images, as published."""
+
+    usual_batch_size = 1
+
+
+class StreetsC(NamedSegmentation):
+    """The embedded street scenes; see ``tta_bench.datasets.segmentation.streets_c.streets_c``."""
+
+    make = staticmethod(streets_c)
+
+
+class ACDC(NamedSegmentation):
+    """ACDC as published; see ``tta_bench.datasets.segmentation.driving.acdc``."""
+
+    make = staticmethod(acdc)
+
+
+class Cityscapes(NamedSegmentation):
+    """Cityscapes, corrupted on the fly; see ``tta_bench.datasets.segmentation.driving.cityscapes``."""
+
+    make = staticmethod(cityscapes)
+
+
+class SegmentationFolder(NamedSegmentation):
+    """Your own images and label maps; see ``tta_bench.datasets.segmentation.folder.segmentation_folder``."""
+
+    make = staticmethod(segmentation_folder)

@@ -17,6 +17,7 @@ __all__ = [
     "COTTA_10_ORDERS",
     "KINDS",
     "NAMED_ORDERS",
+    "PRESETS",
     "STANDARD_ORDER",
     "Schedule",
     "Segment",
@@ -44,6 +45,12 @@ KINDS: dict[str, Callable[..., Schedule]] = {
     "blurred": blurred,
     "mixed": mixed,
 }
+# Settings that are one of these with other values.
+PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
+    "repeating": ("csc", {"rounds": 10}),  # CoTTA's long-term experiment
+    "batch_size_1": ("csc", {"batch_size": 1}),
+    "cdc_official": ("cdc", {"rng": "legacy"}),  # the released code's order of batches; there with seed=1
+}
 
 
 def make_stream(
@@ -51,22 +58,23 @@ def make_stream(
     *,
     sizes: Mapping[str, int] | None = None,
     labels: Mapping[str, Any] | None = None,
-    batch_size: int = 64,
+    batch_size: int | None = None,
     seed: int = 0,
     order: str | Sequence[str] | None = None,
-    rounds: int = 1,
+    rounds: int | None = None,
     **params: Any,
 ) -> Schedule:
     """The schedule of one setting.
 
     Args:
-        kind: A name in ``KINDS``.
+        kind: A name in ``KINDS`` or ``PRESETS``.
         sizes: Samples per domain, in order of arrival; follow from ``labels`` where these are given.
         labels: Class of every sample of each domain, (N,) whole numbers; needed by ``"ptta"``.
-        batch_size: Samples per batch (B).
+        batch_size: Samples per batch (B); None takes the setting's own, 64 unless ``PRESETS`` says otherwise.
         seed: Decides everything that is random; 0 is a seed like any other.
         order: ``"standard"``, ``"cotta_0"`` to ``"cotta_9"``, or all domains in the wanted order.
-        rounds: How often the whole stream arrives, each time in the same order.
+        rounds: How often the whole stream arrives, each time in the same order; None takes the setting's own, usually
+            1.
         params: Further arguments of the setting's function, such as ``delta`` of :func:`~.kinds.cdc`.
 
     Raises:
@@ -76,18 +84,23 @@ def make_stream(
         >>> stream = make_stream("cdc", sizes={"fog": 300, "snow": 300}, delta=1.0)
         >>> len(stream), stream.num_samples
         (10, 600)
+        >>> len(make_stream("repeating", sizes={"fog": 300, "snow": 300}))  # ten rounds of csc
+        100
         >>> make_stream("blured", sizes={"fog": 300})
         Traceback (most recent call last):
         ValueError: unknown stream 'blured', did you mean 'blurred'? Known: csc, cdc, ...
     """
-    if kind not in KINDS:
-        raise ValueError(_unknown("stream", kind, KINDS))
+    if kind not in KINDS and kind not in PRESETS:
+        raise ValueError(_unknown("stream", kind, [*KINDS, *PRESETS]))
+    kind, preset = PRESETS.get(kind, (kind, {}))
     _check_params(kind, params)
-    rounds = whole_number("rounds", rounds, least=1)
+    given = {"batch_size": batch_size, "rounds": rounds}
+    params = {**preset, **{key: value for key, value in given.items() if value is not None}, **params}
+    rounds = whole_number("rounds", params.pop("rounds", 1), least=1)
     data = _data("labels" in inspect.signature(KINDS[kind]).parameters, kind, sizes, labels)
     if order is not None:
         data = {domain: data[domain] for domain in ordered(data, order)}
-    schedule = KINDS[kind](data, batch_size=batch_size, seed=seed, **params)
+    schedule = KINDS[kind](data, seed=seed, **params)
     return schedule if rounds == 1 else repeated(schedule, rounds)
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 import tta_bench as tta
-from tta_bench.config.registry import DATASETS, SEGMENTATION
+from tta_bench.config.compose import compose_run, plain
+from tta_bench.config.registry import DATASETS
 from tta_bench.data import StreamDataModule, schedule_for
 from tta_bench.datasets.classification.shapes_c import shapes_c
 from tta_bench.types import SourceNeed, StreamBatch
@@ -120,6 +123,51 @@ def test_a_named_data_module_is_made_of_plain_arguments(tmp_path):
     assert own.domains.describe()["clean"] == "x.npz (test, 8 images)"
 
 
-def test_every_data_set_with_a_label_per_image_has_a_named_data_module():
-    named = [getattr(tta.data, name) for name in tta.data.__all__ if hasattr(getattr(tta.data, name), "make")]
-    assert {cls.make for cls in named} == {make for name, make in DATASETS.items() if name not in SEGMENTATION}
+NAMED = {cls.make: cls for name in tta.data.__all__ if hasattr(cls := getattr(tta.data, name), "make")}
+
+
+def test_every_data_set_has_a_named_data_module():
+    assert set(NAMED) == set(DATASETS.values())
+    assert len(NAMED) == len(DATASETS)
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_a_named_data_module_has_the_defaults_of_the_command_line(name, monkeypatch):
+    """A data set that is a yaml on the command line, or another batch size there, would change numbers unsaid."""
+    composed = compose_run([f"dataset={name}"]).config
+    make, asked = DATASETS[name], []
+    for key, parameter in inspect.signature(make).parameters.items():
+        own = "???" if parameter.default is parameter.empty else parameter.default
+        assert OmegaConf.to_container(composed.dataset)[key] == (list(own) if isinstance(own, tuple) else own)
+
+    def recorded(domains, setting, **given):
+        asked.append((setting, given["batch_size"] or 64))
+        return schedule_for(shapes_c(num_images=2), "csc")
+
+    monkeypatch.setattr("tta_bench.data.named.schedule_for", recorded)
+    cls = type("Named", (NAMED[make],), {"make": staticmethod(lambda: None)})
+    cls()
+    assert asked == [(composed.setting.kind, composed.setting.batch_size)]
+
+
+def test_a_wrong_key_of_a_named_data_module_names_the_nearest():
+    with pytest.raises(
+        ValueError, match=r"^ShapesC takes no 'sevrity'; did you mean 'severity'\? its keys are: split, num"
+    ):
+        tta.data.ShapesC(sevrity=3)
+
+
+@pytest.mark.parametrize(("preset", "kind", "values"), [
+    ("repeating", "csc", {"rounds": 10}), ("batch_size_1", "csc", {"batch_size": 1}),
+    ("cdc_official", "cdc", {"rng": "legacy"}),
+])  # fmt: skip
+def test_a_preset_is_the_same_stream_for_a_data_module_and_the_command_line(domains, preset, kind, values):
+    expected = schedule_for(domains, kind, seed=1, **values)
+    assert schedule_for(domains, preset, seed=1).fingerprint() == expected.fingerprint()
+    setting = plain(compose_run([f"setting={preset}"]).config.setting)
+    assert schedule_for(domains, setting.pop("kind"), seed=1, **setting).fingerprint() == expected.fingerprint()
+
+
+def test_values_that_are_given_go_before_those_of_a_preset(domains):
+    assert schedule_for(domains, "repeating", rounds=2) == schedule_for(domains, "csc", rounds=2)
+    assert schedule_for(domains, "batch_size_1", batch_size=4) == schedule_for(domains, "csc", batch_size=4)
