@@ -50,15 +50,16 @@ def default_population(n: int) -> int:
 
 
 def rates(n: int, population: int) -> Rates:
-    """The constants recommended for n dimensions and ``population`` >= 4 points per generation.
+    """The default constants for n dimensions and ``population`` >= 4 points per generation.
 
-    Source: Hansen, arXiv:1604.00772, Table 1, without the negative weights.
+    Source: Hansen, arXiv:1604.00772, Table 1, without the negative weights; the share ``step`` is that of the Python
+    package ``cma``, whose denominator has 3 where the table has 5.
     """
     ranks = torch.arange(1, population // 2 + 1, dtype=torch.float64)
     weights = math.log((population + 1) / 2) - ranks.log()
     weights /= weights.sum()
     mu = 1 / float(weights.square().sum())
-    step = (mu + 2) / (n + mu + 5)
+    step = (mu + 2) / (n + mu + 3)
     rank_one = 2 / ((n + 1.3) ** 2 + mu)
     return Rates(
         weights=weights,
@@ -90,7 +91,8 @@ def evolve(search: SearchState, points: Tensor, values: Tensor, population: int)
         The next generation's distribution.
 
     Source: Hansen, arXiv:1604.00772, Fig. 6, with a Cholesky factor for the square root of the covariance (Krause
-    et al., NeurIPS 2016); foreign points: Hansen, arXiv:1110.4181.
+    et al., NeurIPS 2016); foreign points: Hansen, arXiv:1110.4181. When the path of the covariance stalls is decided
+    as in the Python package ``cma``.
     """
     n, r = len(search.mean), rates(len(search.mean), population)
     factor = torch.linalg.cholesky(search.covariance)
@@ -105,10 +107,10 @@ def evolve(search: SearchState, points: Tensor, values: Tensor, population: int)
     move = weights @ selected
 
     path_step = _follow(search.path_step, weights @ (spheric * shrink)[best], r.step, r.effective)
-    expected = math.sqrt(n) * (1 - 1 / (4 * n) + 1 / (21 * n**2))  # length of a standard normal vector
+    expected = math.sqrt(2) * math.exp(math.lgamma((n + 1) / 2) - math.lgamma(n / 2))  # length of a normal vector
     relative = torch.linalg.vector_norm(path_step) / expected
-    started = (1 - (1 - r.step) ** (2 * (search.generation + 1))).sqrt()
-    calm = (relative / started < 1.4 + 2 / (n + 1)).to(points.dtype)  # else the step size must grow first
+    started = 1 - (1 - r.step) ** (2 * (search.generation + 1))  # the path's variance, were the values random
+    calm = (path_step.square().mean() / started < 2 + 4 / (n + 1)).to(points.dtype)  # else the step size grows first
 
     path = _follow(search.path_covariance, calm * move, r.path, r.effective)
     kept = 1 - r.rank_one * (1 - (1 - calm) * r.path * (2 - r.path)) - r.rank_mu

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torchvision.transforms.v2.functional as F
@@ -15,7 +16,7 @@ HUE = 0.1  # share of the colour circle
 BLUR = (0.1, 2.0)  # standard deviation in pixels
 
 
-def training_view(images: Tensor, rng: torch.Generator, **changes: float) -> Tensor:
+def training_view(images: Tensor, rng: torch.Generator, **changes: Any) -> Tensor:
     """Images (B, 3, H, W) in [0, 1] -> the images of a ``training_pair``, which takes the same changes."""
     return training_pair(images, torch.empty(len(images)), rng, **changes)[0]
 
@@ -26,9 +27,11 @@ def training_pair(
     rng: torch.Generator,
     *,
     crop: float = 1.0,
+    mirror: float = 0.5,
     jitter: float = 0.0,
     grey: float = 0.0,
     blur: float = 0.0,
+    blur_size: int = 5,
 ) -> tuple[Tensor, Tensor]:
     """Random crops resized to the old size, mirrored half of the time, with some of the colours changed.
 
@@ -39,9 +42,11 @@ def training_pair(
         labels: (B,), which stay as they are, or maps (B, H, W), which are cropped and mirrored with their images.
         rng: Generator on the CPU.
         crop: Smallest share of the area that is kept; 1 keeps the whole image.
+        mirror: Probability of being mirrored.
         jitter: Probability of another brightness, contrast, saturation and hue.
         grey: Probability of losing the colours.
         blur: Probability of a Gaussian blur.
+        blur_size: Side of the kernel of the blur in pixels, odd.
 
     Returns:
         Images (B, 3, H, W) in [0, 1], and labels of the old shape.
@@ -67,7 +72,7 @@ def training_pair(
         if are_maps:
             labels = _cropped(labels[:, None].to(images), *windows, mode="nearest")[:, 0].to(labels.dtype)
         images = _cropped(images, *windows)
-    mirrored = chosen(0.5)
+    mirrored = chosen(mirror)
     images = torch.where(mirrored, images.flip(-1), images)
     if are_maps:
         labels = torch.where(mirrored[:, 0], labels.flip(-1), labels)
@@ -79,7 +84,7 @@ def training_pair(
         images = some(grey, lambda x: F.rgb_to_grayscale(x, num_output_channels=3))
     if blur > 0:
         sigma = float(uniform(*BLUR))
-        images = some(blur, lambda x: F.gaussian_blur(x, [5, 5], [sigma]))
+        images = some(blur, lambda x: F.gaussian_blur(x, [blur_size, blur_size], [sigma]))
     return images, labels
 
 

@@ -22,7 +22,6 @@ from tta_bench.types import PredictionTiming, SourceNeed
 
 TEACHER_TEMPERATURE, STUDENT_TEMPERATURE = 0.07, 0.1  # released code, after DINO
 CENTER_MOMENTUM = 0.9
-STRONG = {"jitter": 0.8, "grey": 0.2, "blur": 0.5}  # probabilities in a strong view (released code)
 
 
 class Seen(NamedTuple):
@@ -158,13 +157,14 @@ class DePT(TTAMethod):
 
         def loss(images: Tensor, labels: Tensor) -> Tensor:
             ema_update(self.teacher, self.backbone, h.teacher_momentum)
-            view, seen_labels = training_pair(images, labels, self.setup_rng, crop=0.6, **STRONG)
-            student, teacher = self._see(view, training_pair(images, labels, self.setup_rng, crop=0.6, **STRONG)[0])
+            view, seen_labels = strong_view(images, labels, self.setup_rng, crop=0.6)
+            student, teacher = self._see(view, strong_view(images, labels, self.setup_rng, crop=0.6)[0])
             classified = labeled_cross_entropy(student.logits, seen_labels, label_smoothing=h.label_smoothing)
             return classified + self._distilled(student, teacher) + h.source_spread_weight * self._closeness(student)
 
         warm_up(self, loader, self._sgd(h.warmup_lr), loss, h.warmup_steps)
         self.teacher.load_state_dict(self.backbone.state_dict())
+        self.center = torch.zeros_like(self.center)  # the released code makes a new one for the target phase
 
     def forward_and_adapt(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) in [0, 1] -> the student's logits (B, K) or (B, K, H, W) before its step."""
@@ -186,7 +186,7 @@ class DePT(TTAMethod):
 
     def draw_view(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """A strong view, and its labels."""
-        return training_pair(images, labels, self.rng, crop=0.2, **STRONG)
+        return strong_view(images, labels, self.rng, crop=0.2)
 
     def _pseudo_labels(self, features: Tensor, logits: Tensor) -> Tensor:
         """(B,): the class that the nearest entries of the memory give most probability to."""
@@ -259,3 +259,11 @@ class DePT(TTAMethod):
     def diagnostics(self) -> dict[str, float]:
         """Images in the memory."""
         return {"memory": float(len(self.memory_features))}
+
+
+def strong_view(images: Tensor, labels: Tensor, rng: torch.Generator, *, crop: float) -> tuple[Tensor, Tensor]:
+    """A ``training_pair`` whose colours change as those of a strong view do.
+
+    Source: repository yhygao/DePT.
+    """
+    return training_pair(images, labels, rng, crop=crop, jitter=0.8, grey=0.2, blur=0.5)

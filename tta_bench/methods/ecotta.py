@@ -21,7 +21,6 @@ from tta_bench.models.backbones.base import Backbone
 from tta_bench.models.parts.partitions import attach_meta_parts, encode_with_distances
 from tta_bench.types import PredictionTiming, SourceNeed
 
-
 class EcoTTA(TTAMethod):
     """Minimise the entropy over small parts between frozen ones, each held near the output of the frozen part.
 
@@ -110,8 +109,10 @@ class EcoTTA(TTAMethod):
         optimizer = AdamW(self.meta, lr=self.hparams.warmup_lr, weight_decay=0.0)
 
         def loss(images: Tensor, labels: Tensor) -> Tensor:
-            images, labels = training_pair(images, labels, self.setup_rng, jitter=0.4, grey=0.1, blur=0.2)
-            return labeled_cross_entropy(self.backbone(images), labels)
+            view, seen_labels = training_pair(  # as in the community implementation
+                images, labels, self.setup_rng, mirror=0.0, jitter=0.4, grey=0.1, blur=0.2, blur_size=3
+            )
+            return labeled_cross_entropy(self.backbone(view), seen_labels)
 
         warm_up(self, loader, optimizer, loss, self.hparams.warmup_steps)
 

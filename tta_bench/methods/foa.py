@@ -50,9 +50,10 @@ class FOA(TTAMethod):
         Eq. 5-9 of the paper; repository mr-eggplant/FOA.
 
     Departures:
-        The evolution strategy is our own, in float64: the state of package ``cma``, which the released code takes, is
-        no set of tensors. Against the package it leaves out negative weights; all of a batch's part in the covariance
-        of 2304 scalars is 3e-6. A batch of one image has no standard deviation: it is predicted with the best prompt
+        The evolution strategy is our own, in float64, because the state of package ``cma``, which the released code
+        uses, is not a set of tensors. Each generation is the package's except for negative weights, which are left
+        out, and the covariance is factorised after every batch, not every 16; with 2304 scalars a batch contributes
+        3e-6 of the covariance. A batch of one image has no standard deviation: it is predicted with the best prompt
         so far and teaches nothing. The prediction has seen the choice among a batch's prompts, but not the
         distribution's update by them.
     """

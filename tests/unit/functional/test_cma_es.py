@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import cma
+import numpy as np
 import pytest
 import torch
 
@@ -31,11 +33,43 @@ def test_constants_are_those_of_package_cma():
     assert r.path == pytest.approx(0.0017345686232984713, rel=1e-12)
     assert r.rank_one == pytest.approx(3.7633486578352094e-07, rel=1e-12)
     assert r.rank_mu == pytest.approx(2.3328234202196045e-06, rel=1e-12)
-    assert r.step == pytest.approx((7.824762623358721 + 2) / (2304 + 7.824762623358721 + 5), rel=1e-12)
+    assert r.step == pytest.approx((7.824762623358721 + 2) / (2304 + 7.824762623358721 + 3), rel=1e-12)
     assert r.damping == 1 + r.step
 
 
-@pytest.mark.parametrize(("scale", "calm"), [(1.0, True), (2.1, True), (2.3, False)])
+def state_of(strategy, covariance):
+    """The state of package ``cma``; its path of the step size is seen through a symmetric root, not Cholesky's."""
+    values, vectors = torch.linalg.eigh(covariance)
+    path = vectors * values.sqrt() @ vectors.T @ torch.tensor(getattr(strategy.adapt_sigma, "ps", np.zeros(strategy.N)))
+    return SearchState(
+        mean=torch.tensor(strategy.mean),
+        step_size=torch.tensor(strategy.sigma, dtype=torch.float64),
+        covariance=torch.tensor(strategy.sm.C),
+        path_step=torch.linalg.solve_triangular(torch.linalg.cholesky(covariance), path[:, None], upper=False)[:, 0],
+        path_covariance=torch.tensor(strategy.pc),
+        generation=torch.tensor(strategy.countiter, dtype=torch.float64),
+    )
+
+
+@pytest.mark.parametrize(("n", "population"), [(6, 6), (20, 12), (96, 27)])
+def test_each_generation_is_that_of_package_cma(n, population):
+    options = {"popsize": population, "CMA_active": False, "updatecovwait": 0, "seed": 1, "verbose": -9}
+    strategy, scales = cma.CMAEvolutionStrategy(np.ones(n), 0.3, options), 10 ** np.linspace(0, 2, n)
+    best, step_sizes = np.full(n, 9.0), []
+    for generation in range(25):
+        points = np.stack([*strategy.ask(), best])  # as FOA does, it is told of a point that it did not draw
+        values = (scales * (points - 3 if generation < 20 else points + 30) ** 2).sum(axis=1)
+        covariance = torch.tensor(strategy.sm.C)
+        search = state_of(strategy, covariance)
+        strategy.tell(list(points), list(values))
+        after = evolve(search, torch.tensor(points), torch.tensor(values), population)
+        torch.testing.assert_close(tuple(after), tuple(state_of(strategy, covariance)), rtol=1e-9, atol=1e-9)
+        best = points[values.argmin()]
+        step_sizes.append(float(after.step_size))
+    assert min(step_sizes) < 0.3 < max(step_sizes)
+
+
+@pytest.mark.parametrize(("scale", "calm"), [(1.0, True), (2.2, True), (2.4, False)])
 def test_one_generation_by_hand(scale, calm):
     z = scale * torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [-1.0, -1.0]]).double()
     search = initial_search(torch.tensor([1.0, -2.0]), step_size=0.5)
@@ -44,11 +78,11 @@ def test_one_generation_by_hand(scale, calm):
     first = math.log(2.5) / (math.log(2.5) + math.log(2.5 / 2))
     second, mu = 1 - first, 1 / (first**2 + (1 - first) ** 2)
     move = first * z[1] + second * z[2]
-    cs, cc, c1 = (mu + 2) / (mu + 7), (4 + mu / 2) / (6 + mu), 2 / (3.3**2 + mu)
+    cs, cc, c1 = (mu + 2) / (mu + 5), (4 + mu / 2) / (6 + mu), 2 / (3.3**2 + mu)
     cmu = 2 * (0.25 + mu + 1 / mu - 2) / (16 + mu)
     path_step = math.sqrt(cs * (2 - cs) * mu) * move
     path = calm * math.sqrt(cc * (2 - cc) * mu) * move
-    expected = math.sqrt(2) * (1 - 1 / 8 + 1 / 84)
+    expected = math.sqrt(math.pi / 2)
     grown = 0.5 * math.exp(cs / (1 + cs) * (path_step.norm().item() / expected - 1))
     rank_mu = first * z[1].outer(z[1]) + second * z[2].outer(z[2])
     kept = 1 - cmu - (c1 if calm else c1 * (1 - cc * (2 - cc)))
@@ -126,5 +160,5 @@ def test_values_without_meaning_leave_the_path_a_standard_normal_vector():
         points = sample(search, torch.randn(12, 20, dtype=torch.float64, generator=rng))
         search = evolve(search, points, torch.rand(12, generator=rng), 12)
         lengths.append(search.path_step.norm())
-    expected = math.sqrt(20) * (1 - 1 / 80 + 1 / 8400)
+    expected = 4.416605124547244
     assert torch.stack(lengths).mean().item() == pytest.approx(expected, rel=0.05)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from tta_bench.functional.training_views import training_view
@@ -31,6 +32,22 @@ def test_by_default_about_half_of_the_images_are_mirrored_and_nothing_else_happe
     view = training_view(images, rng())
     assert kept(view, images).all()
     assert 20 < same(view, images).sum() < 44
+
+
+def test_how_many_are_mirrored_can_be_chosen():
+    images = noise()
+    assert torch.equal(training_view(images, rng(), mirror=0.0), images)
+    assert torch.equal(training_view(images, rng(), mirror=1.0), images.flip(-1))
+
+
+@pytest.mark.parametrize("size", [3, 5])
+def test_a_blur_reaches_as_far_as_its_kernel(size):
+    images = torch.zeros(COUNT, 3, SIDE, SIDE)
+    images[..., 6, 6] = 1.0
+    reached = torch.zeros(SIDE, SIDE, dtype=torch.bool)
+    reached[6 - size // 2 : 7 + size // 2, 6 - size // 2 : 7 + size // 2] = True
+    view = training_view(images, rng(3), mirror=0.0, blur=1.0, blur_size=size)  # seed 3: wider than a pixel
+    assert torch.equal(view > 0, reached.expand_as(view))
 
 
 def test_crops_are_windows_of_the_images():

@@ -85,6 +85,15 @@ def test_projected_features_are_distilled_with_two_temperatures_and_a_center():
     torch.testing.assert_close(built.center, 0.9 * torch.tensor([0.5] + [0.0] * 15) + 0.1 * teacher[0])
 
 
+def test_the_stream_starts_with_a_center_of_zero_whatever_the_warm_up_saw():
+    built = method(warmup_steps=3)
+    assert not built.center.any()
+    built.forward_and_adapt(batches(1)[0])
+    assert built.center.any()
+    built.reset()
+    assert not built.center.any()
+
+
 def test_prompts_are_distilled_by_cosine_distance():
     built = method(feature_weight=0.0, prompt_weight=2.0)
     student, teacher = (torch.zeros(1, 2, 2, 16) for _ in range(2))

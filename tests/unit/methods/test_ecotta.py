@@ -83,6 +83,26 @@ def test_only_the_meta_parts_are_trained():
     assert built.trainable_parameters() == built.extra_parameters() == 2 * (32 + 32 + (32 * 4 + 4) + (4 * 32 + 32))
 
 
+def test_the_warm_up_sees_other_colours_and_a_slight_blur_but_no_mirrored_images():
+    built, shown = EcoTTA(toy_backbone(), **{**FAST["ecotta"], "warmup_steps": 1}), []
+    built.backbone.register_forward_pre_hook(lambda _, args: shown.append(args[0]))
+    images = torch.zeros(1000, 3, 16, 16)
+    images[:, 0, 5, 3] = 1.0  # a red pixel left of the middle
+    built.fit_source([(images, torch.zeros(1000, dtype=torch.long))])
+    change = (shown[0] - shown[0][:, :, :1, -1:]).abs() > 1e-6  # against the background, which contrast may lift
+    around = torch.zeros(16, 16, dtype=torch.bool)
+    around[4:7, 2:5] = True
+    assert not change[..., ~around].any()
+    assert change[:, :, 5, 3].any(dim=1).all()
+    blurred = change[:, :, 4, 3].any(dim=1)
+    assert blurred.float().mean().item() == pytest.approx(0.2, abs=0.04)
+    red, green, blue = shown[0][:, :, 5, 3].T
+    grey = (red == green) & (green == blue)
+    assert grey.float().mean().item() == pytest.approx(0.1, abs=0.03)
+    same = (shown[0] == images).flatten(1).all(dim=1)
+    assert same.float().mean().item() == pytest.approx(0.6 * 0.8 * 0.9, abs=0.05)
+
+
 def test_more_partitions_than_blocks_are_refused():
     with pytest.raises(ValueError, match="2 blocks cannot be split into 3 partitions"):
         EcoTTA(toy_backbone(), partitions=3).configure_model()

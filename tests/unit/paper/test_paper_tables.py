@@ -135,6 +135,8 @@ def passes(words: tuple[str, ...]) -> float:
     values = dict(word.split("=", 1) for word in words)
     if float(values.get("method.rho", 1)) < 0.6:
         return EXP2
+    if values.get("method.mode") == "single":  # EcoTTA in one step
+        return 3
     return PASSES.get(values["method"], DPCORE)
 
 
