@@ -21,6 +21,7 @@ from tta_bench.models.backbones.base import Backbone
 from tta_bench.models.parts.partitions import attach_meta_parts, encode_with_distances
 from tta_bench.types import PredictionTiming, SourceNeed
 
+
 class EcoTTA(TTAMethod):
     """Minimise the entropy over small parts between frozen ones, each held near the output of the frozen part.
 
