@@ -2,6 +2,7 @@
 
 from tta_bench.callbacks.agreement import RankAgreement
 from tta_bench.callbacks.checkpoint import StreamCheckpoint
+from tta_bench.callbacks.forgetting import Forgetting
 from tta_bench.callbacks.monitor import AdaptationMonitor
 from tta_bench.callbacks.progress import StreamProgress
 from tta_bench.callbacks.reset import ResetAtBoundaries
@@ -9,6 +10,7 @@ from tta_bench.callbacks.state_files import StateFiles
 
 __all__ = [
     "AdaptationMonitor",
+    "Forgetting",
     "RankAgreement",
     "ResetAtBoundaries",
     "StateFiles",

@@ -78,6 +78,46 @@ class RunRecord:
         return str(self.result["method"])
 
     @property
+    def setting(self) -> str:
+        """Name of the setting."""
+        return str(self.result["setting"])
+
+    @property
+    def dataset(self) -> str:
+        """Name of the data set."""
+        return str(self.result["dataset"])
+
+    @property
+    def seed(self) -> int:
+        """Seed of the stream and of the method."""
+        return int(self.result["seed"])
+
+    @property
+    def error(self) -> str | None:
+        """Why it failed; None if it did not."""
+        return self.result.get("error")
+
+    @property
+    def mean_error(self) -> float | None:
+        """Mean over the domains of their errors, in percent; None unless it is done, or where pixels are scored."""
+        return self.number("mean_error") if self.done else None
+
+    @property
+    def domain_error(self) -> dict[str, float]:
+        """Error of each domain, in percent; empty unless it is done, or where pixels are scored."""
+        return dict(self.result.get("domain_error") or {}) if self.done else {}
+
+    @property
+    def mean_iou(self) -> float | None:
+        """Mean over the domains of their mean IoU, in percent; None unless it is done, or where images are scored."""
+        return self.number("mean_iou") if self.done else None
+
+    @property
+    def domain_iou(self) -> dict[str, float | None]:
+        """Mean IoU of each domain, in percent; empty unless it is done, or where images are scored."""
+        return dict(self.result.get("domain_iou") or {}) if self.done else {}
+
+    @property
     def done(self) -> bool:
         """Whether it reached the end of the stream."""
         return bool(self.result["status"] == "done")

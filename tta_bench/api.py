@@ -1,0 +1,236 @@
+"""The Python API: what the command line does, with its names, its values and its numbers."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import OmegaConf
+from rich.console import Console
+
+from tta_bench.config.compose import compose_run, options
+from tta_bench.config.registry import config_folder, register_all, register_light
+from tta_bench.config.words import ConfigError
+from tta_bench.report.runs import RunRecord
+
+if TYPE_CHECKING:
+    from tta_bench.methods.base import TTAMethod
+    from tta_bench.models.backbones.base import Backbone
+
+# Text that a command line takes for a string as it stands.
+_PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)$)[a-z_/][\w./-]*", re.IGNORECASE)
+
+
+class Runs(list[RunRecord]):
+    """Records of runs, in the order in which they ran."""
+
+    def to_pandas(self) -> Any:
+        """A ``pandas.DataFrame`` with a row per run; columns are the dotted keys of ``result.json``.
+
+        Raises:
+            ImportError: If pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise ImportError("to_pandas() needs the package pandas: pip install pandas") from None
+        return pandas.json_normalize([run.result for run in self])
+
+
+def list_methods() -> list[str]:
+    """Names of the methods, with the variants that are configurations of one: what ``create_method`` takes.
+
+    Example:
+        >>> "dpcore" in list_methods() and "dpcore_official" in list_methods()
+        True
+    """
+    register_all()
+    return options("method")
+
+
+def list_settings() -> list[str]:
+    """Names of the kinds of streams, for ``make_stream`` and the classes in ``tta_bench.data``.
+
+    Example:
+        >>> "cdc" in list_settings()
+        True
+    """
+    register_light()
+    return options("setting")
+
+
+def list_datasets() -> list[str]:
+    """Names of the data sets, for ``run`` and ``bench``; ``tta_bench.data`` has a class for each.
+
+    Example:
+        >>> "shapes_c" in list_datasets()
+        True
+    """
+    register_light()
+    return options("dataset")
+
+
+def list_models() -> list[str]:
+    """Names of the source models, for ``run`` and ``bench``.
+
+    Example:
+        >>> "shapes_vit" in list_models()
+        True
+    """
+    register_all()
+    return options("model")
+
+
+def create_method(
+    name: str, backbone: Backbone, *, tuned: str | None = None, seed: int = 0, **settings: Any
+) -> TTAMethod:
+    """Build a method around a source model, on the device where the model is, as the command line builds it.
+
+    Args:
+        name: A name in ``list_methods()``, or the path of a class of yours, ``package.module.Class``.
+        backbone: The source model; the method changes it in place.
+        tuned: A data set whose tuned values are taken where ``settings`` say nothing; the command line takes those of
+            its data set by itself. None takes the published values.
+        seed: Seed of the method's random draws.
+        settings: The method's keyword arguments.
+
+    Returns:
+        The method, set up. One that needs the source still has to see it: ``method.fit_source(loader)``.
+
+    Raises:
+        ValueError: If there is no such method, it has no such argument, nothing was tuned for that data set, or the
+            method cannot adapt this model.
+
+    Example:
+        >>> import tta_bench as tta
+        >>> method = tta.create_method("tent", tta.load_model("shapes_vit"), lr=1e-3)
+    """
+    from tta_bench.experiments.run import build_method
+
+    if tuned is not None:
+        tuned_values(tuned, name)
+    chosen = ["tuned=off"] if tuned is None else [f"dataset={tuned}"]
+    words = [f"method={name}", *chosen, *(to_word(f"method.{key}", value) for key, value in settings.items())]
+    method = build_method(compose_run(words).config.method, backbone, seed)
+    method.to(next(backbone.parameters()).device)
+    method.configure_model()
+    return method
+
+
+def tuned_values(dataset: str, method: str) -> dict[str, dict[str, Any]]:
+    """What was tuned for a method on a data set, and what the command line therefore takes there.
+
+    Args:
+        dataset: A name in ``list_datasets()``.
+        method: A name in ``list_methods()``.
+
+    Returns:
+        The values by group: ``{"method": {"lr": 0.001, ...}, "setting": {"batch_size": 4}}``. ``create_method`` takes
+        those of the method; those of the setting are for the DataModule.
+
+    Raises:
+        ValueError: If there are none; the message says which there are.
+
+    Example:
+        >>> tuned_values("cifar10_c", "vida")["setting"]
+        {'batch_size': 40}
+    """
+    folder = config_folder() / "tuned"
+    file = folder / dataset / f"{method}.yaml"
+    if not file.is_file():
+        known = sorted(path.stem for path in (folder / dataset).glob("*.yaml"))
+        there = f"there are values for: {', '.join(known)}" if known else (
+            f"data sets with values are: {', '.join(sorted(path.name for path in folder.iterdir() if path.is_dir()))}"
+        )  # fmt: skip
+        raise ConfigError(f"nothing was tuned for {method} on {dataset}; {there}")
+    values = OmegaConf.to_container(OmegaConf.load(file))
+    assert isinstance(values, dict)
+    return {str(group): dict(of_group) for group, of_group in values.items()}
+
+
+def run(*words: str, quiet: bool = False, **values: Any) -> RunRecord:
+    """Run one method on one stream, as ``tta-bench run`` does: same numbers, same run folder.
+
+    Args:
+        words: Words of the command line, such as ``"method.lr=0.001"``.
+        quiet: Whether nothing is printed.
+        values: The same as keywords, such as ``method="tent"``; dotted keys as ``**{"method.lr": 0.001}``. A method may
+            also be a class that can be imported.
+
+    Returns:
+        The record of the run, from its folder if it had been finished before.
+
+    Raises:
+        ValueError: If a word is wrong; nothing has run then.
+        RuntimeError: If the run failed; what it has written so far stays in its folder.
+
+    Example:
+        >>> import tta_bench as tta
+        >>> record = tta.run("dataset.num_images=64", method="tent", setting="csc", logger="off")  # doctest: +SKIP
+        >>> record.mean_error  # doctest: +SKIP
+        45.2
+    """
+    from tta_bench.experiments.jobs import execute
+    from tta_bench.experiments.run import Run
+
+    job = Run(compose_run([*words, *_words(values)]))
+    result = execute(job, Console(quiet=quiet))
+    if result["status"] != "done":
+        raise RuntimeError(f"{job.title} failed: {result['error']}; what it has written is in {result['folder']}")
+    return RunRecord(result)
+
+
+def bench(*words: str, quiet: bool = False, **values: Any) -> Runs:
+    """Run several methods on the same stream, as ``tta-bench bench`` does: same numbers, same run folders.
+
+    Args:
+        words: Words of the command line, such as ``"tent.lr=0.001"``.
+        quiet: Whether nothing is printed.
+        values: The same as keywords, such as ``methods=["source", "tent"], seeds=[0, 1]``.
+
+    Returns:
+        A record per run. One that failed stops no other; its ``done`` is false and ``error`` says why.
+
+    Raises:
+        ValueError: If a word is wrong; nothing has run then.
+
+    Example:
+        >>> import tta_bench as tta
+        >>> runs = tta.bench(methods=["source", "tent"], setting="csc", logger="off")  # doctest: +SKIP
+        >>> runs.to_pandas()[["method", "mean_error"]]  # doctest: +SKIP
+    """
+    from tta_bench.experiments.bench import bench as run_all
+
+    return Runs(map(RunRecord, run_all([*words, *_words(values)], Console(quiet=quiet))))
+
+
+def to_word(key: str, value: Any) -> str:
+    """The word of a command line that sets a key to a value of Python.
+
+    Example:
+        >>> to_word("dataset.domains", ["fog", "snow"]), to_word("dataset.root", "my images")
+        ('dataset.domains=[fog,snow]', "dataset.root='my images'")
+    """
+    return f"{key}={_text(value)}"
+
+
+def _words(values: Mapping[str, Any]) -> list[str]:
+    return [to_word(key, value) for key, value in values.items()]
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_text, value))}]"
+    text = f"{value.__module__}.{value.__qualname__}" if inspect.isclass(value) else str(value)
+    if _PLAIN.fullmatch(text):
+        return text
+    before_quotes = re.sub(r"(\\+)(?='|$)", r"\1\1", text)  # elsewhere a backslash is itself
+    return "'" + before_quotes.replace("'", "\\'") + "'"
