@@ -81,6 +81,7 @@ def both(request):
 @pytest.mark.parametrize("name", NAMES)
 def test_scores_and_passes_are_those_of_one_device(both, name):
     single, several, tolerance = both
+    print(f"{name}: scores differ by {np.abs(several[name][0] - single[name][0]).max():.1e}")  # shown by pytest -rP
     np.testing.assert_allclose(several[name][0], single[name][0], rtol=tolerance, atol=tolerance)
     assert several[name][1:3] == single[name][1:3]
 

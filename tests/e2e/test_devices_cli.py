@@ -53,6 +53,32 @@ def test_two_devices_write_the_rows_of_one(tmp_path):
                 assert a[key] == b[key]
 
 
+@pytest.mark.slow
+def test_in_float64_fifty_steps_on_two_devices_end_where_they_end_on_one(tmp_path):
+    """Fifty AdamW steps amplify rounding: in float32 a decision may differ, in float64 none does."""
+    words = [
+        "run",
+        *SMALL,
+        "setting.batch_size=12",
+        "method=dpcore",
+        "method.num_source=64",
+        "trainer.precision=64-true",
+    ]
+    for devices in (1, 2):
+        (tmp_path / str(devices)).mkdir()
+        done = tta_bench(tmp_path / str(devices), *words, f"trainer.devices={devices}")
+        assert done.returncode == 0, done.stderr
+    one, two = rows(tmp_path / "1"), rows(tmp_path / "2")
+    assert len(one) == 4
+    for a, b in zip(one, two, strict=True):
+        assert a.keys() == b.keys()
+        for key in a.keys() - {"calibration"}:
+            if key.startswith("distance"):
+                assert float(b[key]) == pytest.approx(float(a[key]), rel=1e-4, nan_ok=True)
+            else:
+                assert a[key] == b[key], key
+
+
 DIES = """
 import torch.distributed as dist
 from tta_bench.methods import Tent
