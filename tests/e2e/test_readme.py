@@ -27,8 +27,8 @@ def test_every_picture_is_there():
     assert missing == []
 
 
-def test_there_are_two_python_examples():
-    assert len(BLOCKS) == 2
+def test_there_are_three_python_examples():
+    assert len(BLOCKS) == 3
 
 
 def test_the_new_method_has_at_most_thirty_lines_and_keeps_the_contract(tmp_path, monkeypatch):
@@ -47,4 +47,14 @@ def test_the_new_method_has_at_most_thirty_lines_and_keeps_the_contract(tmp_path
 @pytest.mark.slow
 def test_the_lightning_program_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # Lightning writes its own log there
-    exec(compile(BLOCKS[1], "README.md", "exec"), {})
+    exec(compile(BLOCKS[2], "README.md", "exec"), {})
+
+
+def test_the_bench_from_python_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small = '**{"tent.lr": 1e-3, "dataset.num_images": 8, "dataset.domains": ["fog"]}, logger="off", trainer="cpu")'
+    program = BLOCKS[1].replace('**{"tent.lr": 1e-3})', small).replace("runs.to_pandas()", "list(runs)")
+    assert small in program
+    names = {}
+    exec(compile(program, "README.md", "exec"), names)
+    assert [(run.method, run.seed) for run in names["table"]] == [(m, s) for s in (0, 1) for m in ("source", "tent")]

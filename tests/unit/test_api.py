@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import math
 import subprocess
@@ -243,6 +245,11 @@ class TestWhatAnEditorSees:
         for name in module.__all__:
             assert getattr(module, name) is not None
 
+    def test_those_that_are_imported_late_are_told_to_type_checkers(self):
+        (block,) = [node for node in ast.parse(inspect.getsource(tta)).body if isinstance(node, ast.If)]
+        assert sorted(alias.name for line in block.body for alias in line.names) == sorted(tta.__all__)
+
+    @pytest.mark.slow
     def test_a_type_checker_knows_them(self, tmp_path):
         pytest.importorskip("mypy")
         program = tmp_path / "program.py"
