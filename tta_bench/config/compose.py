@@ -2,164 +2,209 @@
 
 from __future__ import annotations
 
-import inspect
+import copy
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from pathlib import Path
+from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException, InstantiationException
-from hydra_zen import get_target, instantiate
+from hydra_zen import instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from tta_bench.config.registry import (
     SEGMENTATION,
     config_folder,
-    import_class,
     register_all,
+    register_classes,
     register_light,
-    register_method,
 )
-from tta_bench.config.words import ConfigError, dataset_of, read_word
+from tta_bench.config.user_folder import search_first, user_folder
+from tta_bench.config.validate import validated
+from tta_bench.config.words import GROUPS, ConfigError, Override, Words, read_words, value_of
 
-# A run's own whole numbers and their smallest values.
-LEAST = {"seed": 0, "num_workers": 0, "threads": 1, "checkpoint_every": 1, "checkpoint_seconds": 0, "forgetting": 0}
-# A run's own choices; the first is the default.
-CHOICES = {"resume": ("auto", "never"), "reset": ("never", "domain")}
-GROUPS = ("setting", "dataset", "model", "trainer", "logger", "method", "tuned")
+__all__ = [
+    "GROUPS",
+    "Composed",
+    "build",
+    "compose_run",
+    "compose_runs",
+    "compose_stream",
+    "options",
+    "plain",
+    "require",
+]
 
 
 @dataclass(frozen=True)
 class Composed:
-    """A run's configuration, the names that were chosen in each group, and the words that say so."""
+    """A run's configuration, the names that were chosen in each group, and the words that say so.
+
+    Attributes:
+        config: The configuration.
+        choices: By group, the option.
+        words: The user's words.
+        tuned: The file of tuned values that is used, below its folder of configurations; None if there is none.
+    """
 
     config: DictConfig
     choices: dict[str, str]
-    words: tuple[str, ...] = ()
+    words: tuple[Override, ...] = ()
+    tuned: str | None = None
 
 
-def compose_run(overrides: Sequence[str]) -> Composed:
-    """Compose ``configs/run.yaml`` with overrides such as ``method=tent`` and ``method.lr=0.01``.
+def compose_run(words: Words) -> Composed:
+    """Compose ``configs/run.yaml`` with words such as ``method=tent`` and ``method.lr=0.01``.
 
     Raises:
-        ConfigError: If an override names a key or an option that does not exist, or has the wrong type.
+        ConfigError: If a word names a key or an option that does not exist, or has the wrong type.
+    """
+    return compose_runs([words])[0]
+
+
+def compose_runs(runs: Iterable[Words]) -> list[Composed]:
+    """Compose several runs; what they choose in common is put together once.
+
+    Raises:
+        ConfigError: As :func:`compose_run`.
     """
     register_all()
-    words = [*_usual(overrides), *_resolve_class(list(overrides))]
-    return replace(_compose("run", words), words=tuple(overrides))
+    known: dict[tuple[Any, ...], Composed] = {}
+    found = []
+    for words in runs:
+        overrides = read_words(words)
+        found.append(_compose("run", [*_usual(overrides), *register_classes(overrides)], overrides, known))
+    return found
 
 
-def compose_stream(overrides: Sequence[str]) -> Composed:
+def compose_stream(words: Words) -> Composed:
     """Compose ``configs/stream.yaml``, the part of a run that a stream depends on. Does not import torch.
 
     Raises:
         ConfigError: As :func:`compose_run`.
     """
     register_light()
-    usual = [word for word in _usual(overrides) if not word.startswith("model=")]
-    return _compose("stream", [*usual, *overrides])
+    overrides = read_words(words)
+    usual = [word for word in _usual(overrides) if word.key != "model"]
+    return _compose("stream", [*usual, *overrides], overrides, {})
 
 
-def _usual(overrides: Sequence[str]) -> list[str]:
+def _usual(overrides: Sequence[Override]) -> list[Override]:
     """What a data set stands for, as far as the words do not say otherwise."""
-    given = {word.partition("=")[0] for word in overrides}
-    return [word for word in SEGMENTATION.get(dataset_of(overrides) or "", ()) if word.partition("=")[0] not in given]
+    given = {word.key for word in overrides}
+    usual = read_words(SEGMENTATION.get(str(value_of(overrides, "dataset")), ()))
+    return [word for word in usual if word.key not in given]
 
 
-def options(group: str) -> list[str]:
-    """The names that ``<group>=`` takes."""
-    stored = ConfigStore.instance().repo.get(group, {})
-    names = {str(name).removesuffix(".yaml") for name in stored}
-    return sorted(names | {p.stem for p in (config_folder() / group).glob("*.yaml")})
+def options(group: str, folder: Path | None = None) -> list[str]:
+    """The names that ``<group>=`` takes.
+
+    Args:
+        group: The group.
+        folder: The user's folder of configurations; None takes that of the environment.
+    """
+    stored = {str(name).removesuffix(".yaml") for name in ConfigStore.instance().repo.get(group, {})}
+    folders = [config_folder(), folder or user_folder(())]
+    return sorted(stored | {path.stem for home in folders if home for path in (home / group).glob("*.yaml")})
 
 
-def _resolve_class(overrides: list[str]) -> list[str]:
-    """``method._target_=pkg.Class`` becomes an option of its own, with the keys of that class."""
-    for i, word in enumerate(overrides):
-        key, _, value = word.partition("=")
-        if key == "method._target_" or (key == "method" and "." in value):
-            cls = import_class(value)
-            register_method(cls.__name__, cls)
-            rest = [w for w in overrides[:i] + overrides[i + 1 :] if not w.startswith("method=")]
-            return [f"method={cls.__name__}", *rest]
-    return overrides
-
-
-def _compose(name: str, overrides: list[str]) -> Composed:
+def _compose(
+    name: str, overrides: Sequence[Override], words: tuple[Override, ...], known: dict[tuple[Any, ...], Composed]
+) -> Composed:
+    folder = user_folder(overrides)
+    chosen = {word.key: word for word in overrides if word.chooses}
+    for word in chosen.values():
+        _check_options(word, folder)
+    key = (folder, *chosen.values())
+    if key not in known:
+        known[key] = _put_together(name, list(chosen.values()), folder)
+    base = known[key]
+    config = copy.deepcopy(base.config)
     for word in overrides:
-        read_word(word)
-    chosen = [word for word in overrides if word.partition("=")[0] in GROUPS]
-    values = [word for word in overrides if word not in chosen]
-    for word in chosen:
-        group, _, option = word.partition("=")
-        if option not in options(group):
-            raise ConfigError(f"there is no {group} {option!r}{_nearest(option, options(group), 'choose from')}")
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(config_folder()), version_base="1.3"):
-        default = _hydra(name, chosen)
-        for word in values:
-            _check_key(word, default.config)
-        composed = _hydra(name, overrides) if values else default
-    _check_numbers(composed.config)
-    _check_choices(composed.config)
-    return composed
-
-
-def _hydra(name: str, overrides: list[str]) -> Composed:
+        if not word.chooses:
+            _set(config, word)
     try:
-        composed = compose(name, overrides=overrides, return_hydra_config=True)
+        values = plain(config)
+    except OmegaConfBaseException as error:
+        raise ConfigError(_reason(error)) from error
+    return Composed(OmegaConf.create(validated(values)), base.choices, words, base.tuned)
+
+
+def _put_together(name: str, chosen: Sequence[Override], folder: Path | None) -> Composed:
+    """What Hydra is for: the files and classes that the choices stand for, in one tree."""
+    GlobalHydra.instance().clear()
+    try:
+        with search_first(folder), initialize_config_dir(str(config_folder()), version_base="1.3"):
+            composed = compose(name, overrides=[str(word) for word in chosen], return_hydra_config=True)
         choices = {k: v for k, v in composed.hydra.runtime.choices.items() if k in GROUPS and v is not None}
-        config = OmegaConf.masked_copy(composed, [key for key in composed if key != "hydra"])
-        OmegaConf.resolve(config)
+        content = OmegaConf.to_container(OmegaConf.masked_copy(composed, [key for key in composed if key != "hydra"]))
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(_reason(error)) from error
-    return Composed(config, choices)
+    return Composed(OmegaConf.create(content), choices, tuned=_tuned_file(choices, folder))
 
 
-def _check_key(word: str, config: DictConfig) -> None:
-    path = word.partition("=")[0]
-    if path.startswith(("+", "~")):
-        raise ConfigError(f"{word!r}: keys cannot be added or removed, only set")
+def _check_options(word: Override, folder: Path | None) -> None:
+    group, known = word.key, options(word.key, folder)
+    for option in word.value if isinstance(word.value, list) and group in ("logger", "callbacks") else [word.value]:
+        if str(option) not in known:
+            raise ConfigError(f"there is no {group} {option!r}{_nearest(str(option), known, 'choose from')}")
+
+
+def _tuned_file(choices: dict[str, str], folder: Path | None) -> str | None:
+    """The file of tuned values that was read.
+
+    Raises:
+        ConfigError: If it holds anything but values of its method.
+    """
+    name = f"tuned/{choices.get('tuned', 'off')}.yaml"
+    for home in (folder, config_folder()):
+        if home and name != "tuned/off.yaml" and (home / name).is_file():
+            others = sorted(set(map(str, OmegaConf.load(home / name))) - {"method"})
+            if others:
+                raise ConfigError(
+                    f"{home / name} sets {others[0]}: a file of tuned values holds keys of its method only, below method:"
+                )
+            return name if home == config_folder() else str(home / name)
+    return None
+
+
+def _set(config: DictConfig, word: Override) -> None:
+    """Give an existing key another value.
+
+    Raises:
+        ConfigError: If there is no such key.
+    """
     node: Any = config
-    parts = path.split(".")
+    parts = word.key.split(".")
     for depth, part in enumerate(parts):
-        child = node._get_node(part, validate_access=False) if isinstance(node, DictConfig) else None
-        if child is None:
-            here = ".".join(parts[:depth])
-            known = [str(k) for k in node if not str(k).startswith("_")] if isinstance(node, DictConfig) else []
-            prefix = f"{here}." if here else ""
-            hint = _nearest(part, known, f"keys of {here or 'a run'} are", prefix)
-            raise ConfigError(f"there is no key {path!r}{hint}")
-        node = child
+        if not isinstance(node, DictConfig) or part not in node.keys():
+            raise ConfigError(_unknown_key(config, node, parts, depth))
+        if depth < len(parts) - 1:
+            node = None if OmegaConf.is_missing(node, part) else node[part]
+    OmegaConf.update(config, word.key, word.value, merge=True)
 
 
-def _check_numbers(config: DictConfig) -> None:
-    for key, least in LEAST.items():
-        value = config.get(key)
-        if value is None and key != "seed":
-            continue
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise ConfigError(f"{key} must be a whole number from {least} on, got {value!r}")
+def _unknown_key(config: DictConfig, node: Any, parts: Sequence[str], depth: int) -> str:
+    here, key = ".".join(parts[:depth]), ".".join(parts)
+    known = [str(k) for k in node if not str(k).startswith("_")] if isinstance(node, DictConfig) else []
+    if deeper := [f"{here}.{name}.{parts[-1]}" for name in known if parts[-1] in _keys(node, name)]:
+        return f"there is no key {key!r}; did you mean {deeper[0]!r}?"
+    if depth == 1 and parts[0] in ("logger", "callbacks"):
+        chosen = f"chosen is {parts[0]}=[{','.join(known)}]" if known else f"no {parts[0]} is chosen"
+        return f"there is no key {key!r}: {chosen}; write {parts[0]}.<name>.<key>=..., as in logger.wandb.project=mine"
+    hint = _nearest(parts[depth], known, f"keys of {here or 'a run'} are", f"{here}." if here else "")
+    return f"there is no key {key!r}{hint}"
 
 
-def _check_choices(config: DictConfig) -> None:
-    """Check ``Literal`` annotations of classes and functions, a type that OmegaConf does not know, and a run's own."""
-    for key, choices in CHOICES.items():
-        if config.get(key, choices[0]) not in choices:
-            raise ConfigError(f"{key} must be one of {', '.join(choices)}; got {config[key]!r}")
-    for group, node in config.items():
-        if not isinstance(node, DictConfig) or "_target_" not in node:
-            continue
-        target = get_target(node)
-        for key, hint in get_type_hints(target.__init__ if inspect.isclass(target) else target).items():
-            if get_origin(hint) is Literal and key in node and node[key] not in get_args(hint):
-                known = ", ".join(map(str, get_args(hint)))
-                raise ConfigError(f"{group}.{key} must be one of {known}; got {node[key]!r}")
+def _keys(node: DictConfig, name: str) -> list[str]:
+    child = None if OmegaConf.is_missing(node, name) or OmegaConf.is_interpolation(node, name) else node[name]
+    return [str(key) for key in child] if isinstance(child, DictConfig) else []
 
 
 def _nearest(word: str, known: Sequence[str], introduction: str, prefix: str = "") -> str:
@@ -177,10 +222,15 @@ def _reason(error: Exception) -> str:
     return f"{key.group(1)}: {text.splitlines()[0]}" if key else text.splitlines()[0]
 
 
-def build(node: DictConfig) -> Any:
-    """Make what a node describes; a mistake in it comes out as the error itself, not as Hydra's account of it."""
+def build(node: DictConfig, **more: Any) -> Any:
+    """Make what a node describes; a mistake in it comes out as the error itself, not as Hydra's account of it.
+
+    Args:
+        node: The node, with its ``_target_``.
+        more: Further arguments of the target.
+    """
     try:
-        return instantiate(node)
+        return instantiate(node, **more)
     except InstantiationException as error:
         raise error.__cause__ or error from None
 

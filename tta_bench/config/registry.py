@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from hydra_zen import builds
 
+from tta_bench.config.words import ConfigError, Override
 from tta_bench.datasets.classification.cifar_c import cifar10_c, cifar100_c
 from tta_bench.datasets.classification.corrupted import corrupted
 from tta_bench.datasets.classification.image_folder import image_folder
@@ -52,6 +54,7 @@ def config_folder() -> Path:
     return inside if inside.is_dir() else package.parent / "configs"
 
 
+@cache
 def register_light() -> None:
     """Register settings and data sets: all that a stream needs, without torch."""
     store = ConfigStore.instance()
@@ -66,6 +69,7 @@ def register_light() -> None:
         store.store(group="dataset", name=name, node=builds(make, populate_full_signature=True))
 
 
+@cache
 def register_all() -> None:
     """Register everything, methods and models included. Imports torch."""
     from tta_bench.methods import METHODS
@@ -86,6 +90,50 @@ def register_method(name: str, cls: type) -> None:
     # The backbone is passed when the method is built; the seed is the run's.
     node = builds(cls, populate_full_signature=True, zen_partial=True, zen_exclude=("backbone", "seed"))
     ConfigStore.instance().store(group="method", name=name, node=node)
+
+
+def register_classes(words: Sequence[Override]) -> list[Override]:
+    """Make options of the classes that words name by their path: ``method=mypkg.MyMethod``, ``callbacks=[mypkg.Mine]``.
+
+    Returns:
+        The words, with the names of the classes in the place of their paths.
+
+    Raises:
+        ValueError: If there is no such class, or it is not what the group takes.
+    """
+    named = [word.under("method") if word.key == "method._target_" else word for word in words]
+    own = [word for word, before in zip(named, words, strict=True) if word is not before]
+    found = []
+    for word in named:
+        if word.key == "method" and own and word not in own:
+            continue  # method._target_ says more
+        if word.key in BASES:
+            items = word.value if isinstance(word.value, list) else [word.value]
+            names = [_option(word.key, str(item)) for item in items]
+            listed = f"[{','.join(names)}]" if isinstance(word.value, list) else names[0]
+            found.append(Override(word.key, listed, names if isinstance(word.value, list) else names[0]))
+        else:
+            found.append(word)
+    return found
+
+
+BASES = {"method": "TTAMethod", "logger": "Logger", "callbacks": "Callback"}
+"""The groups that take a class of the user's, and what it has to be."""
+
+
+def _option(group: str, name: str) -> str:
+    if "." not in name:
+        return name
+    cls = import_class(name)
+    if BASES[group] not in (base.__name__ for base in cls.__mro__):
+        raise ConfigError(f"{group}={name}: {cls.__name__} is not a {BASES[group]}")
+    if group == "method":
+        register_method(cls.__name__, cls)
+    else:  # save_dir is the run's own folder
+        own = ("save_dir",) if "save_dir" in inspect.signature(cls).parameters else ()
+        node = {cls.__name__: builds(cls, populate_full_signature=True, zen_exclude=own)}
+        ConfigStore.instance().store(group=group, name=cls.__name__, node=node)
+    return cls.__name__
 
 
 def import_class(path: str) -> type:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from tta_bench.config.compose import compose_run, options
+from tta_bench.config.compose import Composed, compose_runs, options, plain
 from tta_bench.config.registry import SEGMENTATION, register_all
-from tta_bench.config.words import ConfigError, as_list, dataset_of, seeds_of
+from tta_bench.config.user_folder import user_folder
+from tta_bench.config.words import ConfigError, Override, Words, read_request, read_words, value_of, word_for
 from tta_bench.experiments.jobs import run_jobs
 from tta_bench.files import write_json
 from tta_bench.loggers.wandb_compare import compare_bench
@@ -27,60 +28,58 @@ NOT_IN_ALL = {
 }
 
 
-@dataclass
+@dataclass(frozen=True)
 class BenchPlan:
-    """What a bench runs: every method with every seed, under common and own overrides."""
+    """What a bench runs: every method with every seed, under common words and words of its own."""
 
-    methods: list[str] = field(default_factory=lambda: list(DEFAULT_METHODS))
-    seeds: list[int] = field(default_factory=lambda: [0])
-    common: list[str] = field(default_factory=list)
-    own: dict[str, list[str]] = field(default_factory=dict)
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    common: tuple[Override, ...]
+    own: Mapping[str, tuple[Override, ...]]
 
-    def overrides(self, method: str, seed: int) -> list[str]:
+    def words(self, method: str, seed: int) -> tuple[Override, ...]:
         """The words that compose one run."""
-        return [f"method={method}", *self.common, *self.own.get(_short(method), []), f"seed={seed}"]
+        own = self.own.get(_short(method), ())
+        return (word_for("method", method), *self.common, *own, word_for("seed", seed))
+
+    def compose(self) -> list[Composed]:
+        """The configuration of every run, all methods with the first seed first.
+
+        Raises:
+            ConfigError: If a word is wrong.
+        """
+        return compose_runs(self.words(method, seed) for seed in self.seeds for method in self.methods)
 
 
-def make_plan(words: Sequence[str]) -> BenchPlan:
-    """Read ``methods=[source,tent]`` or ``methods=all``, ``seeds=[0,1]``, ``tent.lr=0.01`` and overrides of every run.
+def make_plan(words: Words) -> BenchPlan:
+    """Read ``methods=[source,tent]`` or ``methods=all``, ``seeds=[0,1]``, ``tent.lr=0.01`` and words for all runs.
 
     Raises:
         ConfigError: If a word is none of these.
     """
     register_all()
-    plan = BenchPlan()
-    for word in words:
-        key = word.partition("=")[0]
-        if key == "methods":
-            named = [str(name) for name in as_list(word)]
-            plan.methods = _all_methods(dataset_of(words)) if named == ["all"] else named
-        elif key == "seeds":
-            plan.seeds = seeds_of(word)
-    short = [_short(name) for name in plan.methods]
-    for word in words:
-        key, _, value = word.partition("=")
-        first, _, rest = key.partition(".")
-        if key in ("methods", "seeds"):
-            continue
-        if key in ("method", "seed"):
-            raise ConfigError(f"bench runs several: write {key}s=[{value}] instead of {word}")
-        if first == "method":
-            raise ConfigError(
-                f"{word}: bench runs several methods, say which one, for example {short[-1]}.{rest}={value}"
-            )
-        if rest and first in {*options("method"), *short}:
-            if first not in short:
-                raise ConfigError(f"{word}: {first} is not among methods=[{','.join(plan.methods)}]")
-            plan.own.setdefault(first, []).append(f"method.{rest}={value}")
-        else:
-            plan.common.append(word)
-    return plan
+    overrides = read_words(words)
+    asked = value_of(overrides, "methods") or ()
+    named = [_short(str(name)) for name in (asked if isinstance(asked, list) else [asked])]
+    known = {*options("method", user_folder(overrides)), *named}
+    request = read_request(overrides, known.__contains__, command="bench")
+    methods = request.methods or DEFAULT_METHODS
+    if methods == ("all",):
+        methods = _all_methods(value_of(overrides, "dataset"))
+    for name, (first, *_) in request.own.items():
+        if name not in map(_short, methods):
+            raise ConfigError(f"{name}.{first.key.removeprefix('method.')}: {name} is not among methods=[{','.join(methods)}]")
+    for word in request.common:
+        if word.key.startswith("method."):
+            example = f"{_short(methods[-1])}.{word.key.removeprefix('method.')}={word.text}"
+            raise ConfigError(f"{word}: bench runs several methods, say which one, for example {example}")
+    return BenchPlan(methods, request.seeds or (0,), request.common, request.own)
 
 
-def _all_methods(dataset: str | None) -> list[str]:
+def _all_methods(dataset: str | None) -> tuple[str, ...]:
     """What ``methods=all`` stands for on a data set."""
     able = {name for name, cls in METHODS.items() if cls.segments or dataset not in SEGMENTATION}
-    return [name for name in METHODS if name in able and name not in NOT_IN_ALL]
+    return tuple(name for name in METHODS if name in able and name not in NOT_IN_ALL)
 
 
 def _short(method: str) -> str:
@@ -88,7 +87,24 @@ def _short(method: str) -> str:
     return method.rpartition(".")[2]
 
 
-def bench(words: Sequence[str], console: Console) -> list[dict[str, Any]]:
+def tables_apart(jobs: Sequence[Composed]) -> str | None:
+    """Why runs cannot stand in one table: what of data, stream or precision differs between methods; None if they can."""
+    seen: dict[str, dict[str, list[str]]] = {}
+    for job in jobs:
+        for group in ("dataset", "setting", "model", "trainer"):
+            for key, value in plain(job.config[group]).items():
+                if key not in ("order", "devices", "accelerator"):
+                    methods = seen.setdefault(f"{group}.{key}", {}).setdefault(str(value), [])
+                    methods.append(job.choices["method"])
+    differ = {key: values for key, values in seen.items() if len(values) > 1}
+    told = [
+        f"{key} is " + " and ".join(f"{value} for {', '.join(dict.fromkeys(names))}" for value, names in values.items())
+        for key, values in differ.items()
+    ]
+    return f"these runs cannot stand in one table: {'; '.join(told)}" if told else None
+
+
+def bench(words: Words, console: Console) -> list[dict[str, Any]]:
     """Run the plan; one failed run never stops the others.
 
     Returns:
@@ -97,11 +113,12 @@ def bench(words: Sequence[str], console: Console) -> list[dict[str, Any]]:
     Raises:
         ConfigError: If the words are wrong; nothing has run then.
     """
-    plan = make_plan(words)
-    jobs = [compose_run(plan.overrides(method, seed)) for seed in plan.seeds for method in plan.methods]
+    jobs = make_plan(words).compose()
+    if told := tables_apart(jobs):
+        console.print(told, style="yellow", highlight=False, markup=False, soft_wrap=True)
     results = run_jobs(jobs, console)
     results = [_with_source_error(result, results) for result in results]
-    compare_bench(results, jobs[0].config.logger, console)
+    compare_bench(results, jobs[0].config.logger.get("wandb"), console)
     return results
 
 

@@ -95,7 +95,7 @@ def checks_table(checks: Sequence[Check]) -> Table:
 def _jobs(words: Sequence[str]) -> list[Composed]:
     if any(word.startswith("methods=") for word in words):
         plan = make_plan(words)
-        jobs = [compose_run(plan.overrides(method, plan.seeds[0])) for method in plan.methods]
+        jobs = plan.compose()[: len(plan.methods)]  # of the first seed
     else:
         jobs = [compose_run(words)]
     for job in jobs:
@@ -279,9 +279,9 @@ def _disk(job: Composed) -> Iterator[Check]:
 
 def _wandb(job: Composed) -> Iterator[Check]:
     """Never a problem: without W&B the run folder has everything."""
-    settings = job.config.logger
-    if settings.kind == "off":
-        yield Check("W&B", "switched off")
+    settings = job.config.logger.get("wandb")
+    if settings is None:
+        yield Check("W&B", "not asked for")
         return
     mode = wandb_mode(settings.mode)
     if mode != "online":
@@ -293,7 +293,7 @@ def _wandb(job: Composed) -> Iterator[Check]:
     except urllib.error.HTTPError as error:  # an answer, too
         yield Check("W&B", f"{server()} answers ({error.code})")
     except OSError as error:
-        yield Check("W&B", f"{server()} does not answer ({error}): logger.mode=offline saves the waiting", "note")
+        yield Check("W&B", f"{server()} does not answer ({error}): logger.wandb.mode=offline saves the waiting", "note")
 
 
 def _range(numbers: Sequence[int]) -> str:

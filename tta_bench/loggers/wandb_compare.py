@@ -34,17 +34,17 @@ MAX_ROWS = 10_000
 """Rows that W&B draws of a table."""
 
 
-def compare_bench(results: Sequence[Result], settings: DictConfig, console: Console) -> None:
+def compare_bench(results: Sequence[Result], settings: DictConfig | None, console: Console) -> None:
     """Log the comparison of what a bench has run with all earlier runs in its folder that it may be compared with.
 
     Without the comparison a bench is complete, so whatever goes wrong here is told in a sentence and no more.
 
     Args:
         results: The runs of the bench.
-        settings: The configuration of the logger.
+        settings: The logger's node of the configuration; None where W&B is not asked for.
         console: Where to print.
     """
-    if settings.kind == "off":
+    if settings is None:
         return
     try:
         mine = {Path(result["folder"]).resolve() for result in results if "folder" in result}

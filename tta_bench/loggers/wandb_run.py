@@ -6,7 +6,7 @@ import os
 import zipfile
 from netrc import NetrcParseError, netrc
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from lightning.pytorch.loggers import Logger, WandbLogger
@@ -16,19 +16,23 @@ from tta_bench.loggers.wandb_names import RUN_FOLDER, SUMMARY, config_of, group_
 from tta_bench.report.runs import FILES, Result
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
     from tta_bench.callbacks.checkpoint import Resumed
 
-MODES = ("auto", "online", "offline")
 LEGACY_HOST = "api.wandb.ai"
 """Under which a key may still be kept, although the server has moved."""
 
 
 def open_wandb(
-    header: Result, folder: Path, settings: DictConfig, console: Console, resumed: Resumed | None = None
+    header: Result,
+    folder: Path,
+    console: Console,
+    resumed: Resumed | None = None,
+    *,
+    project: str = "tta_bench",
+    entity: str | None = None,
+    mode: Literal["auto", "online", "offline"] = "auto",
 ) -> list[Logger]:
-    """Start the W&B run, or none if it is switched off or W&B cannot start; the run folder has everything anyway.
+    """Start the W&B run, or none if W&B cannot start; the run folder has everything anyway.
 
     A resumed run goes on in its W&B run if that is online. Files of an offline run cannot be appended to: then a new
     one starts in the same group, and its configuration says ``resumed_from`` which run and step.
@@ -36,20 +40,15 @@ def open_wandb(
     Args:
         header: What is known of the run before it starts, in the form of ``result.json``.
         folder: The run folder.
-        settings: The logger's node of the configuration.
         console: Where to print.
         resumed: Where the run goes on, if it does.
-
-    Raises:
-        ValueError: If ``logger.mode`` is unknown.
+        project: The W&B project.
+        entity: The user or team that it belongs to; None takes W&B's default.
+        mode: ``auto`` is online if W&B knows an API key, else offline.
     """
-    if settings.kind == "off":
-        return []
-    if settings.mode not in MODES:
-        raise ValueError(f"logger.mode must be one of {', '.join(MODES)}; got {settings.mode!r}")
-    mode = wandb_mode(settings.mode)
+    place = wandb_mode(mode)
     earlier = resumed.state["wandb"] if resumed else {}
-    goes_on = bool(earlier) and mode == "online" and not earlier["offline"]
+    goes_on = bool(earlier) and place == "online" and not earlier["offline"]
     config = {}
     if resumed and earlier and not goes_on:
         config["resumed_from"] = {"run": earlier["id"], "step": resumed.step}
@@ -58,9 +57,9 @@ def open_wandb(
             header,
             folder,
             config=config,
-            project=settings.project,
-            entity=settings.entity,
-            mode=mode,
+            project=project,
+            entity=entity,
+            mode=place,
             id=earlier["id"] if goes_on else None,
             resume="allow" if goes_on else None,
         )
@@ -161,5 +160,5 @@ def write_outcome(experiment: Any, result: Result, folder: Path) -> None:
 
 def close_wandb(loggers: list[Logger], *, failed: bool) -> None:
     """End the W&B run as finished or failed, so that the next method gets one of its own."""
-    if loggers:
+    if any(isinstance(logger, WandbLogger) for logger in loggers):
         load_wandb().finish(exit_code=int(failed))
