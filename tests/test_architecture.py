@@ -102,4 +102,4 @@ def test_every_tuned_file_reaches_its_pair_of_data_set_and_method(file):
     register_all()
     assert file.parent.name in options("dataset")
     composed = compose_run([f"dataset={file.parent.name}", f"method={file.stem}"])
-    assert composed.choices["tuned"] == f"{file.parent.name}/{file.stem}"
+    assert composed.tuned == f"tuned/{file.parent.name}/{file.stem}.yaml"

@@ -13,6 +13,11 @@ def is_worker() -> bool:
     return any(os.environ.get(name, "0") not in ("", "0") for name in RANK_VARIABLES)
 
 
+def is_single_device(devices: object) -> bool:
+    """Whether the trainer's ``devices`` stand for one device."""
+    return str(devices) == "1" or (isinstance(devices, list) and len(devices) == 1)
+
+
 def is_launched() -> bool:
     """Whether the processes of this run were started from outside, one per device."""
     return any(name in os.environ for name in ("RANK", "LOCAL_RANK"))

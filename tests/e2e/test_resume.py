@@ -256,7 +256,7 @@ class TestInterrupted:
         assert in_a_child(stop(signum), tmp_path, own_method, "checkpoint_every=null") == code
         (path,) = tmp_path.glob("runs/**/result.json")
         result = json.loads(path.read_text())
-        assert (result["status"], sum(result["num_samples"].values())) == ("failed", 20)
+        assert (result["status"], sum(result["num_samples"].values())) == ("interrupted", 20)
         assert "interrupted at batch 5: run the same command to go on" in result["error"]
         done = Done(tmp_path, own_method)
         assert "resumed at batch 5" in done.said
@@ -441,7 +441,7 @@ class TestWandb:
         pytest.importorskip("wandb.proto.wandb_internal_pb2")
         from tests.helpers.wandb_files import items, whole_records
 
-        words = [own_method, "logger=wandb", "logger.mode=offline"]
+        words = [own_method, "logger=wandb", "logger.wandb.mode=offline"]
         assert in_a_child(stop(signal.SIGTERM), tmp_path, *words) == 143
         done = Done(tmp_path, *words)
         first, second = (
@@ -468,9 +468,11 @@ class TestWandb:
             raise wandb.Error("no network here")
 
         monkeypatch.setattr(wandb, "init", init)
-        run = Run(compose_run([*SMALL, own_method, "logger=wandb", f"logger.mode={mode}", f"output={tmp_path}/runs"]))
+        run = Run(
+            compose_run([*SMALL, own_method, "logger=wandb", f"logger.wandb.mode={mode}", f"output={tmp_path}/runs"])
+        )
         resumed = Resumed({"wandb": {"id": "abc", "offline": bool(offline)}}, [None] * 7)
-        assert open_wandb(run, Console(file=StringIO()), resumed) == []
+        assert open_wandb(run.header(), run.folder, Console(file=StringIO()), resumed, mode=mode) == []
         assert (asked["id"], asked["resume"]) == (("abc", "allow") if goes_on else (None, None))
         assert asked["config"].get("resumed_from") == (None if goes_on else {"run": "abc", "step": 7})
 
@@ -478,5 +480,5 @@ class TestWandb:
 def test_an_unknown_value_is_refused():
     with pytest.raises(ConfigError, match="resume must be one of auto, never; got 'maybe'"):
         compose_run(["resume=maybe"])
-    with pytest.raises(ConfigError, match="checkpoint_every must be a whole number from 1 on, got 0"):
+    with pytest.raises(ConfigError, match="checkpoint_every must be greater than or equal to 1; got 0"):
         compose_run(["checkpoint_every=0"])

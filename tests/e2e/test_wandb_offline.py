@@ -30,7 +30,7 @@ def home(tmp_path_factory):
     home = tmp_path_factory.mktemp("wandb")
     before = os.environ.get("WANDB_MODE")
     places = [f"output={home}/runs", f"cache_dir={home}/cache"]
-    done = CliRunner().invoke(app, ["bench", *WORDS, "logger=wandb", "logger.mode=offline", *places])
+    done = CliRunner().invoke(app, ["bench", *WORDS, "logger=wandb", "logger.wandb.mode=offline", *places])
     assert done.exit_code == 0, done.output
     assert "anonymous" not in done.output
     assert os.environ.get("WANDB_MODE") == before
@@ -201,7 +201,13 @@ class TestTheComparison:
 
 def test_a_bench_that_is_repeated_or_goes_on_keeps_its_comparison(home):
     before = compared(home)
-    words = ["methods=[tent]", *WORDS[3:], f"output={home}/runs", f"cache_dir={home}/cache", "logger.mode=offline"]
+    words = [
+        "methods=[tent]",
+        *WORDS[3:],
+        f"output={home}/runs",
+        f"cache_dir={home}/cache",
+        "logger.wandb.mode=offline",
+    ]
     assert CliRunner().invoke(app, ["bench", *words]).exit_code == 0
     after = compared(home)  # fails if there are two
     assert after.run.run_id == before.run.run_id
@@ -213,7 +219,7 @@ def test_a_comparison_that_fails_does_not_fail_the_bench(tmp_path, monkeypatch):
         raise RuntimeError("the server is on fire")
 
     monkeypatch.setattr("tta_bench.loggers.wandb_compare.comparison", fail)
-    words = ["methods=[source]", *WORDS[3:], f"output={tmp_path}/runs", "logger.mode=offline"]
+    words = ["methods=[source]", *WORDS[3:], f"output={tmp_path}/runs", "logger.wandb.mode=offline"]
     done = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["bench", *words])
     assert done.exit_code == 0
     assert "W&B did not get the comparison: the server is on fire\n" in done.output
@@ -249,7 +255,7 @@ def test_a_run_that_is_uploaded_later_is_the_run_that_is_logged_live(logged, tmp
 
 
 def test_a_failed_run_ends_as_failed(tmp_path):
-    words = ["method=dpcore", "method.num_source=5000", *WORDS[3:], "logger.mode=offline"]
+    words = ["method=dpcore", "method.num_source=5000", *WORDS[3:], "logger.wandb.mode=offline"]
     done = CliRunner().invoke(app, ["run", *words, f"output={tmp_path}/runs", f"cache_dir={tmp_path}/cache"])
     assert done.exit_code == 1
     (folder,) = tmp_path.glob("runs/*/*/*/seed*")

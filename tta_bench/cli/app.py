@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
@@ -16,6 +16,9 @@ from tta_bench.cli.source import source_app
 from tta_bench.cli.terminal import Words, console, errors
 from tta_bench.cli.terminal import one_sentence as _one_sentence
 from tta_bench.ranks import is_worker
+
+if TYPE_CHECKING:
+    from tta_bench.config.compose import Composed
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -30,8 +33,11 @@ app.add_typer(source_app, name="source")
 app.add_typer(data_app, name="data")
 
 
+Cfg = Annotated[bool, typer.Option("--cfg", help="Print the composed configuration as YAML and run nothing")]
+
+
 @app.command()
-def bench(words: Words = None) -> None:
+def bench(words: Words = None, cfg: Cfg = False) -> None:
     """Run several methods on the same stream, then compare them.
 
     Examples:
@@ -44,7 +50,11 @@ def bench(words: Words = None) -> None:
     """
     with _one_sentence():
         from tta_bench.experiments.bench import bench as run_bench
+        from tta_bench.experiments.bench import make_plan
 
+        if cfg:
+            _print_configurations(make_plan(words or []).compose())
+            return
         results = run_bench(words or [], console)
         _print_tables(results)
     if any(result["status"] != "done" for result in results):
@@ -52,7 +62,7 @@ def bench(words: Words = None) -> None:
 
 
 @app.command()
-def run(words: Words = None) -> None:
+def run(words: Words = None, cfg: Cfg = False) -> None:
     """Run one method on one stream.
 
     Examples:
@@ -64,7 +74,11 @@ def run(words: Words = None) -> None:
         from tta_bench.config.compose import compose_run
         from tta_bench.experiments.run import Run
 
-        result = Run(compose_run(words or [])).execute(console)
+        composed = compose_run(words or [])
+        if cfg:
+            _print_configurations([composed])
+            return
+        result = Run(composed).execute(console)
         if not is_worker():
             _print_tables([result])
     if result["status"] != "done":
@@ -101,7 +115,7 @@ def reproduce(
         plan = make_plan(name, words or [])
         if dry_run:
             for job in distinct(plan.composed().values()).values():
-                typer.echo(shlex.join(["tta-bench", "run", *job.words]))
+                typer.echo(shlex.join(["tta-bench", "run", *map(str, job.words)]))
             return
         done = run_table(plan, console)
         print_report(done, console)
@@ -118,7 +132,8 @@ def tune(
         list[str] | None, typer.Option(help="Values to try, e.g. lr=[0.001,0.01],rho=[0.6,0.8]; can be repeated")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="File of the best values; by default ./DATASET_METHOD.yaml")
+        Path | None,
+        typer.Option(help="File of the best values; by default in config_dir, or here without one"),
     ] = None,
 ) -> None:
     """Choose a method's hyper-parameters on the four validation corruptions, and keep the best with their provenance.
@@ -130,7 +145,7 @@ def tune(
 
         tta-bench tune method=dpcore setting=csc seeds=[0,1] --grid lr=[0.01,0.1],rho=[0.8,0.95]
 
-        tta-bench tune method=sar dataset=imagenet_c dataset.root=imagenet-c model=vit_b16_raw
+        tta-bench tune method=sar dataset=imagenet_c dataset.root=imagenet-c model=vit_b16_raw config_dir=mine
     """
     with _one_sentence():
         from tta_bench.experiments.tune import make_tuning, tuning_table, write_tuned
@@ -263,6 +278,16 @@ def stream_show(
         from tta_bench.cli.show import show_stream
 
         show_stream(words or [], plot, console)
+
+
+def _print_configurations(jobs: Sequence[Composed]) -> None:
+    """A YAML document for each run."""
+    from omegaconf import OmegaConf
+
+    for job in jobs:
+        head = f"# {' '.join(map(str, job.words))}\n" if len(jobs) > 1 else ""
+        typer.echo(f"{head}{OmegaConf.to_yaml(job.config)}", nl=False)
+        typer.echo("---" if job is not jobs[-1] else "", nl=job is not jobs[-1])
 
 
 def _print_tables(results: list[dict[str, object]], tables: Sequence[RenderableType] = ()) -> None:

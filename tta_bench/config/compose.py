@@ -133,7 +133,8 @@ def _compose(
         values = plain(config)
     except OmegaConfBaseException as error:
         raise ConfigError(_reason(error)) from error
-    return Composed(OmegaConf.create(validated(values)), base.choices, words, base.tuned)
+    texts = {word.key: word.text for word in overrides}
+    return Composed(OmegaConf.create(validated(values, texts)), base.choices, words, base.tuned)
 
 
 def _put_together(name: str, chosen: Sequence[Override], folder: Path | None) -> Composed:
@@ -168,7 +169,8 @@ def _tuned_file(choices: dict[str, str], folder: Path | None) -> str | None:
             others = sorted(set(map(str, OmegaConf.load(home / name))) - {"method"})
             if others:
                 raise ConfigError(
-                    f"{home / name} sets {others[0]}: a file of tuned values holds keys of its method only, below method:"
+                    f"{home / name} sets {others[0]}: a file of tuned values holds keys of its method only, "
+                    "below method:"
                 )
             return name if home == config_folder() else str(home / name)
     return None
@@ -183,7 +185,7 @@ def _set(config: DictConfig, word: Override) -> None:
     node: Any = config
     parts = word.key.split(".")
     for depth, part in enumerate(parts):
-        if not isinstance(node, DictConfig) or part not in node.keys():
+        if not isinstance(node, DictConfig) or part not in list(node):  # a missing value is not a missing key
             raise ConfigError(_unknown_key(config, node, parts, depth))
         if depth < len(parts) - 1:
             node = None if OmegaConf.is_missing(node, part) else node[part]

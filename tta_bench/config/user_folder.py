@@ -29,7 +29,9 @@ def user_folder(words: Sequence[Override]) -> Path | None:
         return None
     folder = Path(str(given)).expanduser().absolute()
     if not folder.is_dir():
-        raise ConfigError(f"there is no folder {folder}, which config_dir (or {VARIABLE}) names: make it, or leave it out")
+        raise ConfigError(
+            f"there is no folder {folder}, which config_dir (or {VARIABLE}) names: make it, or leave it out"
+        )
     return folder
 
 

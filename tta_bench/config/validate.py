@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import cache
 from typing import Annotated, Any, Literal, get_type_hints
 
 from hydra_zen import get_target
+from omegaconf import OmegaConf
 from pydantic import ConfigDict, Field, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
 from tta_bench.config.words import ConfigError
@@ -18,6 +19,12 @@ MISSING = "???"  # only the user knows it; whoever needs it asks
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
 SEED = Annotated[int, Field(ge=0, lt=2**63)]  # what torch takes
+TRAINER_KEYS: dict[str, Any] = {
+    "accelerator": Literal["auto", "cpu", "gpu", "cuda", "mps", "tpu"],
+    # Not 16-true and bf16-true: they would round what methods learn and compare, not only what the network computes.
+    "precision": Literal["32-true", "16-mixed", "bf16-mixed", "64-true"],
+}
+"""Where the Trainer's own types say too little, or allow what a run does not."""
 RUN_KEYS: dict[str, Any] = {
     "seed": SEED,
     "output": str,
@@ -49,33 +56,36 @@ SAID = {
 """What pydantic's kinds of error say is allowed; others say it in their message."""
 
 
-def validated(config: Mapping[str, Any]) -> dict[str, Any]:
+def validated(config: Mapping[str, Any], texts: Mapping[str, str] | None = None) -> dict[str, Any]:
     """The configuration with each number in the form that its key has (1 becomes 1.0 where a float is wanted).
 
     Args:
         config: Plain values, as ``configs/run.yaml`` or ``configs/stream.yaml`` make them.
+        texts: By dotted key, how values were written; where a string is wanted, ``2024`` and ``nan`` are strings.
 
     Raises:
         ConfigError: If a value is not of its key's type; the message names key, value and what is allowed.
     """
+    texts = texts or {}
     found: dict[str, Any] = {}
     for key, value in config.items():
         if key in ("logger", "callbacks"):
-            found[key] = {name: _node(f"{key}.{name}", node) for name, node in value.items()}
+            found[key] = {name: _node(f"{key}.{name}", node, texts) for name, node in value.items()}
         elif isinstance(value, Mapping):
-            found[key] = _node(key, value)
+            found[key] = _node(key, value, texts)
         else:
-            found[key] = check(key, value, RUN_KEYS.get(key, Any))
+            found[key] = check(key, value, RUN_KEYS.get(key, Any), texts.get(key))
     return found
 
 
-def check(key: str, value: Any, hint: Any) -> Any:
+def check(key: str, value: Any, hint: Any, text: str | None = None) -> Any:
     """The value in the form that the type has.
 
     Args:
         key: Its dotted name, for the message.
         value: A plain value, as JSON has them.
         hint: The type.
+        text: How it was written, if a word gave it.
 
     Raises:
         ConfigError: If the value is not of the type.
@@ -83,6 +93,9 @@ def check(key: str, value: Any, hint: Any) -> Any:
     if value == MISSING:
         return value
     adapter = _adapter(hint)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and text is not None and not _takes(adapter, value) and _takes(adapter, text):
+        value = text
     try:
         # Values come from words and files, so JSON is the right measure: a list is a tuple, but true is not 1.
         return adapter.dump_python(adapter.validate_json(json.dumps(value), strict=True), mode="json", warnings=False)
@@ -90,11 +103,22 @@ def check(key: str, value: Any, hint: Any) -> Any:
         raise ConfigError(f"{key} must be {_allowed(error)}; got {value!r}") from error
 
 
-def _node(place: str, node: Any) -> Any:
+def _takes(adapter: TypeAdapter[Any], value: Any) -> bool:
+    try:
+        adapter.validate_json(json.dumps(value), strict=True)
+    except ValidationError:
+        return False
+    return True
+
+
+def _node(place: str, node: Any, texts: Mapping[str, str]) -> Any:
     if not isinstance(node, Mapping):
         return node
     hints = _hints_of(place, node)
-    return {key: check(f"{place}.{key}", value, hints.get(key, Any)) for key, value in node.items()}
+    return {
+        key: check(f"{place}.{key}", value, hints.get(key, Any), texts.get(f"{place}.{key}"))
+        for key, value in node.items()
+    }
 
 
 def _hints_of(place: str, node: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -105,11 +129,11 @@ def _hints_of(place: str, node: Mapping[str, Any]) -> Mapping[str, Any]:
     if place == "trainer":
         from lightning.pytorch import Trainer
 
-        return _hints(Trainer)
-    return _hints(get_target(node)) if "_target_" in node else {}
+        return {**_hints(Trainer), **TRAINER_KEYS}
+    return _hints(get_target(OmegaConf.create(dict(node)))) if "_target_" in node else {}
 
 
-@lru_cache(maxsize=None)
+@cache
 def _hints(target: Callable[..., Any]) -> Mapping[str, Any]:
     try:
         return get_type_hints(target.__init__ if inspect.isclass(target) else target, include_extras=True)
@@ -117,7 +141,7 @@ def _hints(target: Callable[..., Any]) -> Mapping[str, Any]:
         return {}
 
 
-@lru_cache(maxsize=None)
+@cache
 def _adapter(hint: Any) -> TypeAdapter[Any]:
     try:
         return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))

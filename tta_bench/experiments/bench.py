@@ -11,8 +11,9 @@ from rich.console import Console
 
 from tta_bench.config.compose import Composed, compose_runs, options, plain
 from tta_bench.config.registry import SEGMENTATION, register_all
+from tta_bench.config.request import read_request
 from tta_bench.config.user_folder import user_folder
-from tta_bench.config.words import ConfigError, Override, Words, read_request, read_words, value_of, word_for
+from tta_bench.config.words import ConfigError, Override, Words, read_words, value_of, word_for
 from tta_bench.experiments.jobs import run_jobs
 from tta_bench.files import write_json
 from tta_bench.loggers.wandb_compare import compare_bench
@@ -68,7 +69,9 @@ def make_plan(words: Words) -> BenchPlan:
         methods = _all_methods(value_of(overrides, "dataset"))
     for name, (first, *_) in request.own.items():
         if name not in map(_short, methods):
-            raise ConfigError(f"{name}.{first.key.removeprefix('method.')}: {name} is not among methods=[{','.join(methods)}]")
+            raise ConfigError(
+                f"{name}.{first.key.removeprefix('method.')}: {name} is not among methods=[{','.join(methods)}]"
+            )
     for word in request.common:
         if word.key.startswith("method."):
             example = f"{_short(methods[-1])}.{word.key.removeprefix('method.')}={word.text}"
@@ -88,7 +91,7 @@ def _short(method: str) -> str:
 
 
 def tables_apart(jobs: Sequence[Composed]) -> str | None:
-    """Why runs cannot stand in one table: what of data, stream or precision differs between methods; None if they can."""
+    """What of data, stream, model or precision keeps runs from standing in one table, in words; None if nothing."""
     seen: dict[str, dict[str, list[str]]] = {}
     for job in jobs:
         for group in ("dataset", "setting", "model", "trainer"):

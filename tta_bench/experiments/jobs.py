@@ -18,7 +18,7 @@ from tta_bench.config.compose import Composed, plain
 from tta_bench.datasets.base import DomainDataset
 from tta_bench.experiments.run import Run, build_method
 from tta_bench.experiments.source_cache import check_source
-from tta_bench.ranks import is_launched
+from tta_bench.ranks import is_launched, is_single_device
 
 
 def run_jobs(jobs: Sequence[Composed], console: Console) -> list[dict[str, Any]]:
@@ -48,7 +48,7 @@ def run_jobs(jobs: Sequence[Composed], console: Console) -> list[dict[str, Any]]
     shared = set.intersection(*(set(job.words) for job in jobs)) if len(jobs) > 1 else set()
     for number, job in enumerate(jobs, start=1):
         run = None
-        _say(console, f"run {number} of {len(jobs)}: {' '.join(w for w in job.words if w not in shared)}", "dim")
+        _say(console, f"run {number} of {len(jobs)}: {' '.join(str(w) for w in job.words if w not in shared)}", "dim")
         try:
             key = str(plain(job.config.dataset))
             run = Run(job, opened.get(key))
@@ -94,9 +94,9 @@ def _say(console: Console, sentence: str, style: str) -> None:
 
 def execute(run: Run, console: Console) -> dict[str, Any]:
     """Run here, or in processes of its own if it takes several devices and nobody has started one for each."""
-    if str(run.config.trainer.devices) == "1" or is_launched():
+    if is_single_device(run.config.trainer.devices) or is_launched():
         return run.execute(console)
-    _run_apart([sys.executable, "-m", "tta_bench", "run", *run.words])
+    _run_apart([sys.executable, "-m", "tta_bench", "run", *map(str, run.words)])
     return {**json.loads((run.folder / "result.json").read_text()), "folder": str(run.folder)}
 
 

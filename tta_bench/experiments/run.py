@@ -14,7 +14,7 @@ from typing import Any
 import lightning.pytorch as L
 import torch
 from hydra_zen import get_target
-from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.fabric.plugins.environments import LightningEnvironment
 from lightning.pytorch.strategies import DDPStrategy
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
@@ -28,6 +28,7 @@ from tta_bench.callbacks import (
     StreamProgress,
 )
 from tta_bench.callbacks.forgetting import Forgetting
+from tta_bench.callbacks.interrupts import Interrupted
 from tta_bench.callbacks.monitor import peak_memory_bytes
 from tta_bench.config.compose import Composed, build, plain, require
 from tta_bench.config.words import ConfigError
@@ -38,13 +39,14 @@ from tta_bench.experiments.resume import code_sha256, find_finished, find_state,
 from tta_bench.experiments.source_cache import fit_or_load_source, source_file
 from tta_bench.experiments.source_model import source_model
 from tta_bench.files import write_json, writing
-from tta_bench.loggers.wandb_run import close_wandb, open_wandb, run_id, summarize_wandb
+from tta_bench.loggers.open_loggers import open_loggers
+from tta_bench.loggers.wandb_run import close_wandb, run_id, summarize_wandb
 from tta_bench.methods import METHODS
 from tta_bench.methods.base import TTAMethod
 from tta_bench.models.backbones.base import Backbone
 from tta_bench.models.loading.segformer import load_segformer, require_mmseg
 from tta_bench.quiet import quiet_lightning
-from tta_bench.ranks import is_worker
+from tta_bench.ranks import is_launched, is_single_device, is_worker
 from tta_bench.report.runs import whole_rows
 from tta_bench.results.identity import NOT_IDENTITY, identity
 from tta_bench.results.run_folder import SCHEMA
@@ -87,7 +89,9 @@ class Run:
         if get_target(composed.config.model) is load_segformer:
             require_mmseg()  # before it asks for anything else
         require(composed.config)
-        self.config, self.choices, self.words = composed.config, composed.choices, composed.words
+        self.config, self.choices, self.words, self.tuned = (
+            composed.config, composed.choices, composed.words, composed.tuned
+        )  # fmt: skip
         if self.config.threads:
             torch.set_num_threads(int(self.config.threads))
         self.seed = int(self.config.seed)
@@ -120,11 +124,12 @@ class Run:
         """Run the stream, or the rest of it, and return what ``result.json`` holds.
 
         A run that is finished is not repeated. A method that raises, or returns a score that is not finite, ends as
-        status ``failed`` with its message; the rows so far stay on disk.
+        status ``failed`` with its message, and so does a run whose trainer, callbacks or loggers cannot be made; the
+        rows so far stay on disk.
 
         Raises:
-            ConfigError: If the trainer's settings are wrong, another process holds the run folder or the state in it
-                is of another run; nothing is written then.
+            ConfigError: If another process holds the run folder or the state in it is of another run; nothing is
+                written then.
             WriteError: If the run folder cannot be written.
             Interrupted: After a SIGTERM or SIGINT, when everything is on disk.
         """
@@ -133,14 +138,25 @@ class Run:
         checkpoint = StreamCheckpoint(StateFiles(self.folder), monitor, every, seconds)
         progress = StreamProgress(self.title, monitor, console)
         policies: list[L.Callback] = [ResetAtBoundaries(monitor)] if self.config.reset == "domain" else []
-        trainer = self._trainer([monitor, *policies, progress, RankAgreement(monitor), self.forgetting, checkpoint])
+
+        def trainer() -> L.Trainer:
+            own = [build(node) for node in self.config.callbacks.values()]
+            return self._trainer(
+                [monitor, *policies, *own, progress, RankAgreement(monitor), self.forgetting, checkpoint]
+            )
+
         if is_worker():
-            return self._adapt_along(trainer, checkpoint)
+            return self._adapt_along(trainer(), checkpoint)
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.folder):
-            finished = self._finished(console)
-            return finished or self._run(trainer, monitor, checkpoint, console)
+            if finished := self._finished(console):
+                return finished
+            try:
+                made = trainer()
+            except ConfigError as error:
+                return self._failed(error)
+            return self._run(made, monitor, checkpoint, console)
 
     def prepare_source(self, console: Console) -> tuple[dict[str, Any], Path]:
         """Only learn what the method needs of the source, and keep it for later runs.
@@ -161,6 +177,14 @@ class Run:
         if self.config.resume == "never":
             return None
         return find_finished(self.folder, identity(self.header()), self.title, console)
+
+    def _failed(self, error: Exception) -> dict[str, Any]:
+        """The result of a run that did not come to its first batch."""
+        result = {**self.header(), "status": "failed", "error": str(error), "finished": _utc()}
+        with writing(self.folder):
+            OmegaConf.save(self.config, self.folder / "config.yaml")
+        write_json(self.folder / "result.json", result)
+        return {**result, "folder": str(self.folder)}
 
     def _run(
         self, trainer: L.Trainer, monitor: AdaptationMonitor, checkpoint: StreamCheckpoint, console: Console
@@ -183,7 +207,10 @@ class Run:
                 style="yellow", highlight=False, markup=False, soft_wrap=True,
             )  # fmt: skip
         write_json(self.folder / "result.json", result)
-        trainer.loggers = loggers = open_wandb(result, self.folder, self.config.logger, console, resumed)
+        try:
+            trainer.loggers = loggers = open_loggers(self.config.logger, result, self.folder, console, resumed)
+        except ConfigError as error:
+            return self._failed(error)
         try:
             if resumed is None:
                 result |= fit_or_load_source(self.method, self.data, Path(self.config.cache_dir), trainer, console)
@@ -194,7 +221,8 @@ class Run:
             result["status"] = "done"
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             reason = checkpoint.explain(error)
-            result |= {"status": "failed", "error": f"{type(reason).__name__}: {reason}"}
+            stopped = isinstance(reason, Interrupted | KeyboardInterrupt)
+            result |= {"status": "interrupted" if stopped else "failed", "error": _told(reason)}
             if not isinstance(reason, Exception):
                 console.print(f"{self.title}: {reason}", style="bold red", highlight=False, markup=False)
                 raise reason from None
@@ -224,9 +252,11 @@ class Run:
     def _trainer(self, callbacks: list[L.Callback]) -> L.Trainer:
         quiet_lightning()
         settings = plain(self.config.trainer)
-        if str(settings["devices"]) != "1" and "strategy" not in settings:  # a rank that died is noticed in a minute
-            settings["strategy"] = DDPStrategy(timeout=timedelta(minutes=1))
         try:
+            if not is_single_device(settings["devices"]):  # a rank that died is noticed in a minute
+                settings["strategy"] = DDPStrategy(timeout=timedelta(minutes=1))
+            elif not is_launched():  # or a job of a cluster that has several tasks would be taken for several ranks
+                settings["plugins"] = [LightningEnvironment()]
             return L.Trainer(
                 **settings,
                 inference_mode=False,
@@ -237,8 +267,8 @@ class Run:
                 enable_progress_bar=False,
                 enable_model_summary=False,
             )
-        except (MisconfigurationException, TypeError, ValueError) as error:
-            raise ConfigError(f"the trainer cannot be made: {error}") from error
+        except Exception as error:  # from a missing device to what a plugin makes of the environment
+            raise ConfigError(f"the trainer cannot be made: {str(error).strip().splitlines()[0]}") from error
 
     def header(self) -> dict[str, Any]:
         """What is known of the run before it starts, in the form of ``result.json``."""
@@ -252,6 +282,7 @@ class Run:
             "needs_source": self.method.source_need.value,
             "oracle": None if self.config.reset == "never" else f"reset={self.config.reset}",
             "paper": self.method.paper,
+            "tuned": self.tuned,
             "domains": list(self.domains.domains),
             "stream_sha256": self.schedule.fingerprint(),
             "weights_sha256": self.backbone.weights_sha256,
@@ -288,6 +319,13 @@ class Run:
             "device": f"{name} ({torch.get_num_threads()} threads)" if device.type == "cpu" else name,
             "finished": _utc(),
         }
+
+
+def _told(error: BaseException) -> str:
+    """What happened, with the remedy where there is one."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted before the end of a batch: run the same command to go on from the last state"
+    return str(error) if isinstance(error, Interrupted) else f"{type(error).__name__}: {error}"
 
 
 def _utc() -> str:

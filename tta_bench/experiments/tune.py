@@ -13,26 +13,28 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from hydra_zen import get_target
 from omegaconf import OmegaConf
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tta_bench.config.compose import Composed, build, compose_run, plain, require
-from tta_bench.config.registry import SEGMENTATION, config_folder
-from tta_bench.config.words import ConfigError, dataset_of, read_word, seeds_of
+from tta_bench.config.compose import Composed, build, compose_run, compose_runs, plain, require
+from tta_bench.config.registry import SEGMENTATION
+from tta_bench.config.request import seeds_of
+from tta_bench.config.user_folder import user_folder
+from tta_bench.config.words import ConfigError, Override, Words, read_word, read_words, word_for
 from tta_bench.datasets.corruptions import VALIDATION
 from tta_bench.datasets.corruptions.names import corruption_and_severity
 from tta_bench.experiments.jobs import run_jobs
 from tta_bench.files import writing
+from tta_bench.methods import METHODS
 from tta_bench.results.identity import NOT_IDENTITY
 
 Values = dict[str, Any]  # hyper-parameter -> value
 
 FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)  # of the published learning rate, where no grid is given
 PACKAGES = ("tta_bench", "torch", "timm")
-# The user's words that belong into the file beside the chosen values, because these were chosen for them.
-LASTING = ("method.", "setting.batch_size=")
 
 
 @dataclass(frozen=True)
@@ -42,26 +44,28 @@ class Tuning:
     Attributes:
         base: The words of all runs, validation data included.
         user: Those of them that the user wrote.
-        candidates: The published values first, then every point of the grid.
+        candidates: The values that hold without tuning first, then every point of the grid.
         seeds: Every candidate runs with each.
         method: Name of the method.
         dataset: Name of the data set that the values are for.
+        untuned: What the values that hold without tuning are: ``published``, or ``default`` of a class of the user's.
     """
 
-    base: tuple[str, ...]
-    user: tuple[str, ...]
+    base: tuple[Override, ...]
+    user: tuple[Override, ...]
     candidates: tuple[Values, ...]
     seeds: tuple[int, ...]
     method: str
     dataset: str
+    untuned: str = "published"
 
     def jobs(self) -> list[Composed]:
         """Every candidate with every seed."""
-        return [
-            compose_run([*self.base, *_words(candidate), f"seed={seed}"])
+        return compose_runs(
+            [*self.base, *_words(candidate), word_for("seed", seed)]
             for candidate in self.candidates
             for seed in self.seeds
-        ]
+        )
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ class Tuned:
 
     @property
     def best(self) -> int:
-        """The candidate of the lowest error; the earlier of equal ones, so the published values before others.
+        """The candidate of the lowest error; the earlier of equal ones, so the untuned values before others.
 
         Raises:
             ConfigError: If all failed.
@@ -103,30 +107,33 @@ class Tuned:
         return "failed" if error is None else f"{error:.2f}"
 
 
-def make_tuning(words: Sequence[str], grid: Sequence[str] = ()) -> Tuning:
+def make_tuning(words: Words, grid: Sequence[str] = ()) -> Tuning:
     """Read ``method=tent dataset=... seeds=[0,1]`` and a grid such as ``lr=[0.001,0.01],momentum=[0,0.9]``.
 
     Raises:
         ConfigError: If a word is wrong, or names what is not for choosing: a test corruption or the test split.
     """
-    values = {word.partition("=")[0]: read_word(word) for word in words}
-    if "method" not in values:
+    overrides = read_words(words)
+    values = {word.key: word.value for word in overrides}
+    if "method" not in values and "method._target_" not in values:
         raise ConfigError("say which method to tune, for example method=tent")
     if "seed" in values:
         raise ConfigError(f"every point of the grid runs with several seeds: write seeds=[{values['seed']}]")
-    seeds = next((seeds_of(word) for word in words if word.startswith("seeds=")), [0])
-    user = [word for word in words if not word.startswith("seeds=")]
-    base = (*_on_validation_data(values, user), *([] if "tuned" in values else ["tuned=off"]))
-    if dataset_of(words) in SEGMENTATION:
-        raise ConfigError(f"{dataset_of(words)} has no validation corruptions: tune works on classified images only")
+    seeds = next((seeds_of(word) for word in overrides if word.key == "seeds"), (0,))
+    user = tuple(word for word in overrides if word.key != "seeds")
+    if values.get("dataset") in SEGMENTATION:
+        raise ConfigError(f"{values['dataset']} has no validation corruptions: tune works on classified images only")
+    base = (*_on_validation_data(values, user), *read_words([] if "tuned" in values else ["tuned=off"]))
     composed = compose_run(base)
     require(composed.config)
     dataset = composed.choices["dataset"].removesuffix("_validation")
     candidates = _candidates(composed, _read_grid(grid))
-    return Tuning(base, tuple(user), candidates, tuple(seeds), composed.choices["method"], dataset)
+    method = composed.choices["method"]
+    untuned = "published" if get_target(composed.config.method) in METHODS.values() else "default"
+    return Tuning(base, user, candidates, seeds, method, dataset, untuned)
 
 
-def _on_validation_data(values: Mapping[str, Any], words: Sequence[str]) -> list[str]:
+def _on_validation_data(values: Mapping[str, Any], words: Sequence[Override]) -> tuple[Override, ...]:
     """The user's words, on validation data."""
     if values.get("dataset.split") == "test":
         raise ConfigError("dataset.split=test is not for choosing hyper-parameters: leave it out")
@@ -135,8 +142,8 @@ def _on_validation_data(values: Mapping[str, Any], words: Sequence[str]) -> list
         domains = values["dataset.domains"]
         _refuse_others([domains] if isinstance(domains, str) else domains, "dataset.domains names")
     if str(values.get("dataset", "shapes_c")).startswith("shapes_c"):
-        return ["dataset=shapes_c_validation", *(word for word in words if not word.startswith("dataset="))]
-    return [*words, *([] if own else [f"dataset.domains=[{','.join(VALIDATION)}]"])]
+        return read_words(["dataset=shapes_c_validation", *(word for word in words if word.key != "dataset")])
+    return read_words([*words, *([] if own else [f"dataset.domains=[{','.join(VALIDATION)}]"])])
 
 
 def _refuse_others(domains: Sequence[str], who: str) -> None:
@@ -151,10 +158,10 @@ def _read_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
     grid: dict[str, list[Any]] = {}
     for text in texts:
         for part in re.split(r",(?![^\[]*\])", text):  # commas outside of brackets
-            key, values = part.partition("=")[0], read_word(part)
-            if not isinstance(values, list) or not values:
+            word = read_word(part)
+            if not isinstance(word.value, list) or not word.value:
                 raise ConfigError(f"{part}: a grid lists values, for example lr=[0.001,0.01],momentum=[0.0,0.9]")
-            grid[key.removeprefix("method.")] = values
+            grid[word.key.removeprefix("method.")] = word.value
     return grid
 
 
@@ -165,16 +172,21 @@ def _candidates(composed: Composed, grid: dict[str, list[Any]]) -> tuple[Values,
             raise ConfigError(f"{composed.choices['method']} has no learning rate: give a grid, --grid KEY=[A,B]")
         grid = {"lr": [float(f"{factor * method['lr']:.3g}") for factor in FACTORS]}
     for key, values in grid.items():
-        compose_run([*composed.words, *_words({key: values[0]})])  # an unknown key is one sentence
-        if any(word.startswith(f"method.{key}=") for word in composed.words):
+        for value in values:
+            compose_run([*composed.words, *_words({key: value})])  # an unknown key or a wrong value is one sentence
+        if any(word.key == f"method.{key}" for word in composed.words):
             raise ConfigError(f"method.{key} is in the grid and among the words: leave out one of them")
-    published = {key: method[key] for key in grid}
+    untuned = {key: method[key] for key in grid}
     points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-    return (published, *(point for point in points if point != published))
+    return (untuned, *(point for point in points if point != untuned))
 
 
-def _words(candidate: Values) -> list[str]:
-    return [f"method.{key}={'null' if value is None else value}" for key, value in candidate.items()]
+def _words(candidate: Values) -> list[Override]:
+    return [word_for(f"method.{key}", value) for key, value in candidate.items()]
+
+
+def _text(candidate: Values) -> str:
+    return " ".join(map(str, _words(candidate)))
 
 
 def tune(tuning: Tuning, console: Console) -> Tuned:
@@ -206,7 +218,7 @@ def tuning_table(done: Tuned) -> Table:
     table.add_column("mean error (%)", justify="right")
     table.add_column("")
     for k in done.order:
-        cells = [*map(str, tuning.candidates[k].values()), done.error_of(k), "published" if k == 0 else ""]
+        cells = [*map(str, tuning.candidates[k].values()), done.error_of(k), tuning.untuned if k == 0 else ""]
         table.add_row(*cells, style="bold green" if k == done.order[0] else "")
     return table
 
@@ -214,12 +226,9 @@ def tuning_table(done: Tuned) -> Table:
 def tuned_yaml(done: Tuned) -> str:
     """A file for ``configs/tuned``: the best values, and in a comment all that a reader needs to get them again."""
     tuning = done.tuning
-    chosen: dict[str, Any] = {"method": dict(tuning.candidates[done.best])}
-    for word in tuning.user:
-        if word.startswith(LASTING):
-            group, _, key = word.partition("=")[0].partition(".")
-            chosen.setdefault(group, {})[key] = read_word(word)
-    words = [word for word in tuning.base if re.split("[.=]", word)[0] not in NOT_IDENTITY]
+    lasting = {word.key.removeprefix("method."): word.value for word in tuning.user if word.key.startswith("method.")}
+    chosen = {"method": {**lasting, **tuning.candidates[done.best]}}
+    words = [str(word) for word in tuning.base if word.key.partition(".")[0] not in NOT_IDENTITY]
     facts = [
         f"Chosen by tta-bench tune on {date.today().isoformat()}: the lowest mean error over {', '.join(VALIDATION)}.",
         f"Words: {' '.join(words)}; seeds {list(tuning.seeds)}",
@@ -227,7 +236,7 @@ def tuned_yaml(done: Tuned) -> str:
         f"Versions: {', '.join(f'{name} {version(name)}' for name in PACKAGES)}",
         "Grid, with errors in %:",
         *(
-            f"  {' '.join(_words(tuning.candidates[k]))}: {done.error_of(k)}{' (published)' * (k == 0)}"
+            f"  {_text(tuning.candidates[k])}: {done.error_of(k)}{f' ({tuning.untuned})' * (k == 0)}"
             for k in done.order
         ),
     ]
@@ -236,11 +245,12 @@ def tuned_yaml(done: Tuned) -> str:
 
 
 def write_tuned(done: Tuned, output: Path | None = None) -> str:
-    """Write the best values.
+    """Write the best values where runs find them, in the user's own folder of configurations, or into any file.
 
     Args:
         done: The grid's results.
-        output: The file; by default <dataset>_<method>.yaml here.
+        output: The file; by default ``<config_dir>/tuned/<dataset>/<method>.yaml``, or ``<dataset>_<method>.yaml`` here
+            where there is no ``config_dir``.
 
     Returns:
         Where they are and how to use them.
@@ -250,12 +260,16 @@ def write_tuned(done: Tuned, output: Path | None = None) -> str:
         WriteError: If the disk does not take the file.
     """
     tuning, text = done.tuning, tuned_yaml(done)
-    name = f"{tuning.dataset}_{tuning.method}.yaml"
-    path = output or Path(name)
+    folder = user_folder(tuning.user)
+    name = Path("tuned", tuning.dataset, f"{tuning.method}.yaml")
+    path = output or (folder / name if folder else Path(f"{tuning.dataset}_{tuning.method}.yaml"))
     with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    place = config_folder() / "tuned" / tuning.dataset / f"{tuning.method}.yaml"
+    pair, best = f"{tuning.method} on {tuning.dataset}", _text(tuning.candidates[done.best])
+    if folder and path == folder / name:
+        return f"{path} holds the best values: every run of {pair} with config_dir={folder} takes them"
     return (
-        f"{path} holds the best values: copied to {place} they apply to every run of {tuning.method} on "
-        f"{tuning.dataset}; for a single run, add {' '.join(_words(tuning.candidates[done.best]))}"
+        f"{path} holds the best values: as {Path('FOLDER') / name} they apply to every run of {pair} with "
+        f"config_dir=FOLDER; for a single run, add {best}"
     )

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hydra_zen import get_target
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig
 from rich.console import Console
 
+from tta_bench.callbacks.checkpoint import Resumed
 from tta_bench.config.compose import build
 from tta_bench.config.words import ConfigError
 from tta_bench.loggers.wandb_run import open_wandb
 from tta_bench.report.runs import Result
-
-if TYPE_CHECKING:
-    from tta_bench.callbacks.checkpoint import Resumed
 
 
 def open_loggers(

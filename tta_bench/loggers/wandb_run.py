@@ -6,17 +6,15 @@ import os
 import zipfile
 from netrc import NetrcParseError, netrc
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from lightning.pytorch.loggers import Logger, WandbLogger
 from rich.console import Console
 
+from tta_bench.callbacks.checkpoint import Resumed
 from tta_bench.loggers.wandb_names import RUN_FOLDER, SUMMARY, config_of, group_name, run_name
 from tta_bench.report.runs import FILES, Result
-
-if TYPE_CHECKING:
-    from tta_bench.callbacks.checkpoint import Resumed
 
 LEGACY_HOST = "api.wandb.ai"
 """Under which a key may still be kept, although the server has moved."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tta_bench.config.words import value_of
 from tta_bench.files import writing
 from tta_bench.paper.measures import MEASURES
 from tta_bench.paper.reproduce import PaperCell, Reproduction
@@ -38,11 +38,9 @@ def remarks(done: Reproduction) -> list[str]:
     """What a reader has to know, a sentence each."""
     table = done.plan.table
     seeds = ", ".join(map(str, table.seeds))
-    words = [
-        word for word in done.plan.common if re.split("[.=]", word)[0] not in SILENT and not word.startswith("dataset=")
-    ]
-    words += [f"{name}.{word.removeprefix('method.')}" for name, own in done.plan.own.items() for word in own]
-    oracle = [row.name for row in table.rows if "reset=domain" in row.words]
+    words = [str(word) for word in done.plan.common if word.key.partition(".")[0] not in (*SILENT, "dataset")]
+    words += [f"{name}.{str(word).removeprefix('method.')}" for name, own in done.plan.own.items() for word in own]
+    oracle = [row.name for row in table.rows if value_of(row.words, "reset") == "domain"]
     shown = dict.fromkeys(MEASURES[table.measure_of(r, c)].label for r in table.rows for c in done.columns)
     found = [
         f"Shown: {'; '.join(shown)}.",

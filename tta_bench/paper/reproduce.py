@@ -12,16 +12,18 @@ from typing import Any
 
 from rich.console import Console
 
-from tta_bench.config.compose import GROUPS, Composed, build, compose_run, plain, require
+from tta_bench.config.compose import Composed, build, compose_runs, plain, require
 from tta_bench.config.registry import SEGMENTATION, register_all
-from tta_bench.config.words import ConfigError, as_list, read_word, seeds_of
+from tta_bench.config.request import read_request
+from tta_bench.config.validate import MISSING
+from tta_bench.config.words import ConfigError, Override, Words, value_of, word_for
 from tta_bench.experiments.jobs import run_jobs
 from tta_bench.paper.measures import MEASURES
 from tta_bench.paper.tables import PaperColumn, PaperRow, PaperTable, load_table
 from tta_bench.report.intervals import Spread, spread
 from tta_bench.report.runs import RunRecord
 
-Words = tuple[str, ...]
+RunWords = tuple[Override, ...]
 
 
 @dataclass(frozen=True)
@@ -35,30 +37,29 @@ class TablePlan:
     """
 
     table: PaperTable
-    common: Words = ()
-    own: Mapping[str, Words] = field(default_factory=dict)
+    common: RunWords = ()
+    own: Mapping[str, RunWords] = field(default_factory=dict)
 
     @cached_property
     def dataset(self) -> str:
         """The data set: the user's, or the table's own."""
-        return _values(self.common).get("dataset", self.table.dataset)
+        return str(value_of(self.common, "dataset", self.table.dataset))
 
-    def runs(self, row: PaperRow, column: PaperColumn) -> list[Words]:
+    def runs(self, row: PaperRow, column: PaperColumn) -> list[RunWords]:
         """The words of every run behind a cell."""
-        alternatives: list[Words] = [(word,) for word in column.over] or [()]
+        alternatives: list[RunWords] = [(word,) for word in column.over] or [()]
         return [
-            self._words(row, (*row.words, *column.words, *alternative, f"seed={seed}"))
+            self._words(row, (*row.words, *column.words, *alternative, word_for("seed", seed)))
             for seed in self.table.seeds
             for alternative in alternatives
         ]
 
-    def _words(self, row: PaperRow, words: Words) -> Words:
-        paper_model = (f"model={self.table.model}",) if self.dataset == self.table.dataset else ()
+    def _words(self, row: PaperRow, words: RunWords) -> RunWords:
+        paper_model = (word_for("model", self.table.model),) if self.dataset == self.table.dataset else ()
         own = (word for name, extra in self.own.items() if _reaches(name, row) for word in extra)
-        merged: dict[str, str] = {}  # of two words for one key, the later
-        for word in (f"dataset={self.dataset}", *paper_model, *self.common, *self.table.words, *words, *own):
-            merged[word.partition("=")[0]] = word
-        return tuple(merged.values())
+        on = word_for("dataset", self.dataset)
+        # Of two words for one key, the later counts.
+        return tuple({w.key: w for w in (on, *paper_model, *self.common, *self.table.words, *words, *own)}.values())
 
     def cells(self) -> Iterator[tuple[PaperRow, PaperColumn]]:
         """Every cell, row by row."""
@@ -69,18 +70,17 @@ class TablePlan:
         method = MEASURES[self.table.measure_of(row, column)].reference
         return next((other for other in self.table.rows if other.method == method), None)
 
-    def composed(self) -> dict[Words, Composed]:
+    def composed(self) -> dict[RunWords, Composed]:
         """The configuration of every run that the cells need.
 
         Raises:
             ConfigError: If a word is wrong.
         """
-        return {
-            words: compose_run(words) for words in dict.fromkeys(w for cell in self.cells() for w in self.runs(*cell))
-        }
+        runs = list(dict.fromkeys(words for cell in self.cells() for words in self.runs(*cell)))
+        return dict(zip(runs, compose_runs(runs), strict=True))
 
 
-def make_plan(name: str, words: Sequence[str] = ()) -> TablePlan:
+def make_plan(name: str, words: Words = ()) -> TablePlan:
     """Read the name of a table and words such as ``dataset=shapes_c seeds=[0,1] methods=[source,tent] tent.lr=0.01``.
 
     ``<method>.<key>=`` reaches the rows of this method and of its configurations, such as dpcore_exp1 of dpcore;
@@ -92,25 +92,14 @@ def make_plan(name: str, words: Sequence[str] = ()) -> TablePlan:
     """
     register_all()
     table = load_table(name)
-    common: list[str] = []
-    own: dict[str, Words] = {}
-    for word in words:
-        read_word(word)
-        key, _, value = word.partition("=")
-        first, _, rest = key.partition(".")
-        if key == "seeds":
-            table = replace(table, seeds=tuple(seeds_of(word)))
-        elif key == "methods":
-            table = replace(table, rows=_rows(table, [str(method) for method in as_list(word)]))
-        elif key in ("seed", "method"):
-            raise ConfigError(f"{name} has several runs: write {key}s=[{value}] instead of {word}")
-        elif rest and first not in GROUPS and any(_reaches(first, row) for row in table.rows):
-            inner = rest if rest.partition(".")[0] in GROUPS else f"method.{rest}"
-            own[first] = (*own.get(first, ()), f"{inner}={value}")
-        else:
-            common.append(word)
-    _refuse_fixed(table, [*common, *(word for extra in own.values() for word in extra)])
-    plan = TablePlan(table, tuple(common), own)
+    rows = table.rows
+    request = read_request(words, lambda first: any(_reaches(first, row) for row in rows), command=name)
+    if request.seeds is not None:
+        table = replace(table, seeds=request.seeds)
+    if request.methods is not None:
+        table = replace(table, rows=_rows(table, request.methods))
+    _refuse_fixed(table, [*request.common, *itertools.chain(*request.own.values())])
+    plan = TablePlan(table, request.common, request.own)
     _refuse_another_task(plan)
     return plan
 
@@ -135,22 +124,17 @@ def _rows(table: PaperTable, methods: Sequence[str]) -> tuple[PaperRow, ...]:
     return tuple(row for row in table.rows if row.method in methods)
 
 
-def _refuse_fixed(table: PaperTable, words: Sequence[str]) -> None:
+def _refuse_fixed(table: PaperTable, words: Sequence[Override]) -> None:
     """What the table is about is not the user's to set; what only a user knows (``???``) is."""
     lists = [row.words for row in table.rows] + [(*column.words, *column.over) for column in table.columns]
-    fixed = _values([*table.words, *itertools.chain(*lists)])
+    fixed = {word.key: word.value for word in (*table.words, *itertools.chain(*lists))}
     for word in words:
-        key = word.partition("=")[0]
-        if fixed.get(key, "???") != "???":
-            raise ConfigError(f"{word}: {table.name} sets {key} itself")
+        if fixed.get(word.key, MISSING) != MISSING:
+            raise ConfigError(f"{word}: {table.name} sets {word.key} itself")
 
 
 def _reaches(name: str, row: PaperRow) -> bool:
     return row.method == name or row.method.startswith(f"{name}_")
-
-
-def _values(words: Sequence[str]) -> dict[str, str]:
-    return {word.partition("=")[0]: word.partition("=")[2] for word in words}
 
 
 @dataclass(frozen=True)
@@ -185,7 +169,7 @@ class Reproduction:
     """
 
     plan: TablePlan
-    results: Mapping[Words, Mapping[str, Any]]
+    results: Mapping[RunWords, Mapping[str, Any]]
     dataset: str
     folder: Path
 
@@ -210,7 +194,9 @@ class Reproduction:
     @property
     def failures(self) -> dict[str, str]:
         """Why runs failed, by their words."""
-        return {" ".join(words): str(r["error"]) for words, r in self.results.items() if r["status"] != "done"}
+        return {
+            " ".join(map(str, words)): str(r["error"]) for words, r in self.results.items() if r["status"] != "done"
+        }
 
     def form(self, row: PaperRow, column: PaperColumn, x: float) -> str:
         """A number as the cell shows it."""
@@ -236,7 +222,7 @@ class Reproduction:
             found = None if found is None or found.std is None else Spread(found.std, None, found.n)
         return PaperCell(found, paper)
 
-    def _reference(self, words: Words) -> RunRecord | None:
+    def _reference(self, words: RunWords) -> RunRecord | None:
         result = dict(self.results[words])
         return RunRecord(result) if result["status"] == "done" else None
 

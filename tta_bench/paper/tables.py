@@ -11,6 +11,7 @@ from typing import Any, Literal
 from omegaconf import OmegaConf
 from rich.table import Table
 
+from tta_bench.config.words import Override, read_words, value_of
 from tta_bench.report.corruptions import domain_groups
 from tta_bench.report.table import UNKNOWN
 from tta_bench.streams import STANDARD_ORDER
@@ -28,14 +29,14 @@ class PaperRow:
     """
 
     name: str
-    words: tuple[str, ...]
+    words: tuple[Override, ...]
     paper: Mapping[str, float] = field(default_factory=dict)
     measure: str | None = None
 
     @property
     def method(self) -> str:
         """The name after ``method=``."""
-        return next(word.partition("=")[2] for word in self.words if word.startswith("method="))
+        return str(value_of(self.words, "method"))
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,10 @@ class PaperColumn:
     """
 
     name: str
-    words: tuple[str, ...] = ()
+    words: tuple[Override, ...] = ()
     measure: str | None = None
     domain: str | None = None
-    over: tuple[str, ...] = ()
+    over: tuple[Override, ...] = ()
     statistic: Literal["mean", "std"] = "mean"
 
 
@@ -86,7 +87,7 @@ class PaperTable:
     place: str
     dataset: str
     model: str
-    words: tuple[str, ...]
+    words: tuple[Override, ...]
     seeds: tuple[int, ...]
     measure: str
     rows: tuple[PaperRow, ...]
@@ -145,7 +146,7 @@ def load_table(name: str) -> PaperTable:
     columns = _domain_columns() if content.pop("domains", False) else []
     columns += [_column(str(key), values) for key, values in content.pop("columns").items()]
     rows = tuple(_row(str(key), values, columns) for key, values in content.pop("rows").items())
-    content["words"] = tuple(content.get("words", "").split())
+    content["words"] = read_words(content.get("words", "").split())
     content["seeds"] = tuple(content["seeds"])
     defaults = {"measure": "error", "x": "", "note": "", "gpu_hours": {}, "substitute": "shapes_c"}
     return PaperTable(name=name, rows=rows, columns=tuple(columns), **{**defaults, **content})
@@ -158,9 +159,9 @@ def _domain_columns() -> list[PaperColumn]:
 
 
 def _column(name: str, values: dict[str, Any]) -> PaperColumn:
-    words, over = tuple(values.pop("words", "").split()), values.pop("over", "")
+    words, over = read_words(values.pop("words", "").split()), values.pop("over", "")
     key, _, alternatives = over.partition("=")
-    return PaperColumn(name, words, over=tuple(f"{key}={x}" for x in alternatives.split(",") if x), **values)
+    return PaperColumn(name, words, over=read_words(f"{key}={x}" for x in alternatives.split(",") if x), **values)
 
 
 def _row(name: str, values: dict[str, Any], columns: list[PaperColumn]) -> PaperRow:
@@ -170,4 +171,4 @@ def _row(name: str, values: dict[str, Any], columns: list[PaperColumn]) -> Paper
     known = {str(head): float(x) for head, x in paper.items() if x is not None}
     if unknown := set(known) - set(heads):
         raise ValueError(f"row {name!r} has a number for {min(unknown)!r}, which is no column")
-    return PaperRow(name, tuple(values.pop("words").split()), known, **values)
+    return PaperRow(name, read_words(values.pop("words").split()), known, **values)

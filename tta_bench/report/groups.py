@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from tta_bench.report.intervals import Difference, Spread, paired_difference, spread
 from tta_bench.report.runs import RunRecord, StreamId
+from tta_bench.results.identity import NOT_IDENTITY
 
 Value = Callable[[RunRecord], float | None]
 Key = dict[str, Any]
@@ -24,7 +25,7 @@ UNFINISHED = ("failed", "interrupted", "running")
 """States of runs that give no numbers."""
 NOT_OF_THE_METHOD = {
     *("method", "seed", "setting", "dataset", "model", "trainer"),  # told apart otherwise
-    *("output", "cache_dir", "num_workers", "threads", "logger", "resume", "checkpoint_every", "checkpoint_seconds"),
+    *NOT_IDENTITY,
     "forgetting",  # measured when the stream has ended
 }
 """Keys of a configuration that may differ within an entry; of any other, such as a policy of resets, it says so."""

@@ -6,11 +6,18 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-# What does not change a run's numbers is not part of its identity.
-NOT_IDENTITY = (
-    "output", "cache_dir", "num_workers", "threads", "logger", "resume", "checkpoint_every", "checkpoint_seconds",
-)  # fmt: skip
-
+NOT_IDENTITY: Mapping[str, str] = {
+    "output": "where a run lies",
+    "config_dir": "the values that it holds are in the configuration themselves",
+    "cache_dir": "where what is learned of the source lies, under a key of all that it depends on",
+    "num_workers": "loader processes keep the order of the stream",
+    "threads": "sums in another order, so rounding only",
+    "logger": "loggers are told, they tell nothing",
+    "resume": "a run that goes on ends with the numbers of one that was never interrupted",
+    "checkpoint_every": "when a state is written",
+    "checkpoint_seconds": "when a state is written",
+}
+"""The keys of a configuration that do not change a run's numbers, each with the reason; all others are its identity."""
 
 FACTS = ("stream_sha256", "weights_sha256", "code_sha256", "data", "preprocess", "versions")
 

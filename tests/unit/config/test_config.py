@@ -16,6 +16,7 @@ from tta_bench.config.compose import compose_run, compose_stream, plain, require
 from tta_bench.config.words import ConfigError
 from tta_bench.experiments.run import Run
 
+DEVICE_STATS = {"_target_": "lightning.pytorch.callbacks.DeviceStatsMonitor", "cpu_stats": True}
 OWN_METHOD = """
 from tta_bench.methods import Source
 
@@ -75,8 +76,12 @@ def sentence(*words: str) -> str:
         (["dataset=shapes_c", "model=timm", "model.name=vit_x.y"], "model", "name", "vit_x.y"),
         (["model.mean=[0,0,0]"], "model", "mean", [0, 0, 0]),
         (["trainer=cpu"], "trainer", "accelerator", "cpu"),
-        (["logger.mode=offline"], "logger", "mode", "offline"),
-        (["logger=off"], "logger", "kind", "off"),
+        (
+            ["callbacks=[device_stats]", "callbacks.device_stats.cpu_stats=true"],
+            "callbacks",
+            "device_stats",
+            DEVICE_STATS,
+        ),
     ],
 )
 def test_a_promised_word_sets_its_key(words, group, key, value):
@@ -103,7 +108,7 @@ def test_every_dataset_composes(name):
 def test_the_stream_of_a_run_is_the_stream_that_is_shown():
     words = ["setting=cdc", "setting.delta=0.3", "dataset.severity=2", "seed=4"]
     run, stream = plain(compose_run(words).config), plain(compose_stream(words).config)
-    assert stream == {key: run[key] for key in ("seed", "setting", "dataset")}
+    assert stream == {key: run[key] for key in ("seed", "setting", "dataset", "config_dir")}
 
 
 @pytest.mark.parametrize(

@@ -7,34 +7,34 @@ import json
 import pytest
 
 from tta_bench.config.compose import compose_run
-from tta_bench.config.words import ConfigError
+from tta_bench.config.words import ConfigError, read_words
 from tta_bench.experiments.bench import DEFAULT_METHODS, NOT_IN_ALL, _with_source_error, make_plan
 from tta_bench.methods import METHODS
 
 
 def test_without_words_the_default_methods_run_once():
     plan = make_plan([])
-    assert (plan.methods, plan.seeds, plan.common, plan.own) == (list(DEFAULT_METHODS), [0], [], {})
+    assert (plan.methods, plan.seeds, plan.common, plan.own) == (DEFAULT_METHODS, (0,), (), {})
 
 
 def test_methods_and_seeds_are_lists():
     plan = make_plan(["methods=[source,tent]", "seeds=[3,1]"])
-    assert (plan.methods, plan.seeds) == (["source", "tent"], [3, 1])
+    assert (plan.methods, plan.seeds) == (("source", "tent"), (3, 1))
 
 
 def test_one_method_and_one_seed_need_no_brackets():
     plan = make_plan(["methods=tent", "seeds=5"])
-    assert (plan.methods, plan.seeds) == (["tent"], [5])
+    assert (plan.methods, plan.seeds) == (("tent",), (5,))
 
 
 def test_a_method_named_twice_runs_once():
     plan = make_plan(["methods=[tent,source,tent]", "seeds=[1,1,0]"])
-    assert (plan.methods, plan.seeds) == (["tent", "source"], [1, 0])
+    assert (plan.methods, plan.seeds) == (("tent", "source"), (1, 0))
 
 
 def test_a_methods_own_word_reaches_only_that_method():
     plan = make_plan(["methods=[source,tent,dpcore]", "tent.lr=0.5", "setting=csc"])
-    composed = {name: compose_run(plan.overrides(name, 2)).config for name in plan.methods}
+    composed = {name: compose_run(plan.words(name, 2)).config for name in plan.methods}
     assert composed["tent"].method.lr == 0.5
     assert composed["dpcore"].method.lr == 0.01
     assert "lr" not in composed["source"].method
@@ -42,13 +42,13 @@ def test_a_methods_own_word_reaches_only_that_method():
 
 
 def test_an_own_word_may_stand_before_the_methods():
-    assert make_plan(["tent.lr=0.5", "methods=[tent]"]).own == {"tent": ["method.lr=0.5"]}
+    assert make_plan(["tent.lr=0.5", "methods=[tent]"]).own == {"tent": read_words(["method.lr=0.5"])}
 
 
 def test_a_method_of_ones_own_is_addressed_by_its_class_name():
     plan = make_plan(["methods=[source,mypkg.Scaled]", "Scaled.gain=2"])
-    assert plan.overrides("mypkg.Scaled", 0) == ["method=mypkg.Scaled", "method.gain=2", "seed=0"]
-    assert plan.overrides("source", 0) == ["method=source", "seed=0"]
+    assert plan.words("mypkg.Scaled", 0) == read_words(["method=mypkg.Scaled", "method.gain=2", "seed=0"])
+    assert plan.words("source", 0) == read_words(["method=source", "seed=0"])
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_method_of_ones_own_is_addressed_by_its_class_name():
         (["methods=[source,tent"], ["methods=[source,tent"]),
         (["methods=source,tent"], ["[a,b]"]),
         (["seeds=[0,x]"], ["whole number", "'x'"]),
-        (["seeds=[-1]"], ["whole number", "-1"]),
+        (["seeds=[-1]"], ["seeds", "greater than or equal to 0", "-1"]),
         (["seeds=[1.5]"], ["whole number", "1.5"]),
         (["seeds=[true]"], ["whole number", "True"]),
         (["method=tent"], ["methods=[tent]"]),
@@ -104,4 +104,4 @@ def test_all_means_every_method_but_those_named_as_left_out():
     plan = make_plan(["methods=all"])
     assert set(plan.methods) | set(NOT_IN_ALL) >= set(METHODS)
     assert not set(plan.methods) & set(NOT_IN_ALL)
-    assert make_plan(["methods=[memo]"]).methods == ["memo"]
+    assert make_plan(["methods=[memo]"]).methods == ("memo",)

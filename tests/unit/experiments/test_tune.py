@@ -6,13 +6,11 @@ import io
 
 import numpy as np
 import pytest
-from hydra.core.config_store import ConfigStore
-from omegaconf import OmegaConf
 from PIL import Image
 from rich.console import Console
 
 from tta_bench.config.compose import compose_run, plain
-from tta_bench.config.words import ConfigError
+from tta_bench.config.words import ConfigError, read_word
 from tta_bench.datasets.corruptions import COMMON, VALIDATION
 from tta_bench.experiments.tune import Tuned, Tuning, make_tuning, tune, tuned_yaml, tuning_table, write_tuned
 
@@ -52,7 +50,7 @@ class TestTestDataAreRefused:
             Image.fromarray(np.zeros((64, 64, 3), np.uint8)).save(folder / "0.png")
         words = ["method=tent", "dataset=image_folder", f"dataset.root={tmp_path}/images", "trainer=cpu", "logger=off"]
         tuning = make_tuning([*words, f"output={tmp_path}/runs"])
-        hidden = (*(word for word in tuning.base if "domains" not in word), "dataset.domains=null")
+        hidden = (*(w for w in tuning.base if "domains" not in w.key), read_word("dataset.domains=null"))
         with pytest.raises(ConfigError, match="the data show sketch: "):
             tune(Tuning(hidden, (), tuning.candidates, (0,), "tent", "image_folder"), Console(quiet=True))
         assert not (tmp_path / "runs").exists()
@@ -138,20 +136,32 @@ class TestTheOutcome:
         assert "method.lr=0.1 method.steps=2: failed\n" in text
         assert "here" not in text
 
-    def test_the_file_makes_the_run_that_was_best(self, tmp_path):
-        words = ["method.momentum=0.5", "setting.batch_size=8", "setting=csc"]
-        done = tuned(40.0, 30.0, 35.0, words=words)
-        said = write_tuned(done, tmp_path / "t.yaml")
-        assert str(tmp_path / "t.yaml") in said
-        assert "tuned/shapes_c_tent.yaml" in said
-        store, node = ConfigStore.instance(), OmegaConf.load(tmp_path / "t.yaml")
-        store.store(group="tuned", name="shapes_c_tent", node=node, package="_global_")
-        try:
-            config = plain(compose_run(["method=tent"]).config)
-        finally:
-            store.repo["tuned"].pop("shapes_c_tent.yaml")
-        best = plain(done.tuning.jobs()[1].config)
-        assert config["method"] == best["method"]
+    def test_the_file_in_the_users_folder_makes_the_run_that_was_best(self, tmp_path):
+        place = f"config_dir={tmp_path}"
+        done = tuned(40.0, 30.0, 35.0, words=["method.momentum=0.5", "setting.batch_size=8", "setting=csc", place])
+        said = write_tuned(done)
+        file = tmp_path / "tuned" / "shapes_c" / "tent.yaml"
+        assert said == f"{file} holds the best values: every run of tent on shapes_c with {place} takes them"
+        composed = compose_run(["method=tent", place])
+        assert composed.tuned == str(file)
+        config = plain(composed.config)
+        assert config["method"] == plain(done.tuning.jobs()[1].config)["method"]
         assert (config["method"]["lr"], config["method"]["momentum"], config["method"]["steps"]) == (0.01, 0.5, 2)
-        assert config["setting"]["batch_size"] == 8
-        assert config["setting"]["kind"] == "cdc"  # the protocol is not part of what was chosen
+        assert (config["setting"]["kind"], config["setting"]["batch_size"]) == ("cdc", 64)  # not what was chosen
+        assert compose_run(["method=tent"]).tuned is None
+
+    def test_without_a_folder_of_ones_own_it_is_said_how_to_use_the_file(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        said = write_tuned(tuned(40.0, 30.0, 35.0))
+        assert said.startswith(
+            "shapes_c_tent.yaml holds the best values: as FOLDER/tuned/shapes_c/tent.yaml they apply"
+        )
+        assert said.endswith("config_dir=FOLDER; for a single run, add method.lr=0.01 method.steps=2")
+        assert (tmp_path / "shapes_c_tent.yaml").is_file()
+
+    def test_what_an_own_class_has_without_tuning_is_its_default_and_not_published(self, tmp_path, monkeypatch):
+        (tmp_path / "mypkg.py").write_text("from tta_bench.methods import Tent\n\n\nclass Mine(Tent):\n    pass\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        tuning = make_tuning(["method=mypkg.Mine"], ["lr=[0.01]"])
+        assert (tuning.untuned, make_tuning(["method=tent"]).untuned) == ("default", "published")
+        assert "method.lr=0.0001: 40.00 (default)" in tuned_yaml(Tuned(tuning, (40.0, 30.0), {"severity": 5}))

@@ -7,8 +7,9 @@ from statistics import fmean, stdev
 
 import pytest
 
-from tta_bench.config.compose import compose_run, options
+from tta_bench.config.compose import compose_run, compose_runs, options
 from tta_bench.config.registry import register_all
+from tta_bench.config.words import Override, read_words, value_of
 from tta_bench.paper.measures import MEASURES
 from tta_bench.paper.reproduce import make_plan
 from tta_bench.paper.tables import PaperColumn, PaperRow, PaperTable, load_table, paper_folder, table_names
@@ -103,7 +104,7 @@ def test_the_same_run_has_the_same_number_in_every_table():
         plan = make_plan(table.name)
         for row, column in plan.cells():
             if column.name in row.paper:
-                runs = frozenset(frozenset(words) - DEFAULTS for words in plan.runs(row, column))
+                runs = frozenset(frozenset(map(str, words)) - DEFAULTS for words in plan.runs(row, column))
                 key = (runs, table.measure_of(row, column), column.domain, column.statistic)
                 seen.setdefault(key, {})[table.name] = row.paper[column.name]
     shared = [numbers for numbers in seen.values() if len(numbers) > 1]
@@ -131,13 +132,12 @@ class TestEveryTable:
         assert max(map(len, text.splitlines())) <= 120
 
 
-def passes(words: tuple[str, ...]) -> float:
-    values = dict(word.split("=", 1) for word in words)
-    if float(values.get("method.rho", 1)) < 0.6:
+def passes(words: tuple[Override, ...]) -> float:
+    if value_of(words, "method.rho", 1.0) < 0.6:
         return EXP2
-    if values.get("method.mode") == "single":  # EcoTTA in one step
+    if value_of(words, "method.mode") == "single":  # EcoTTA in one step
         return 3
-    return PASSES.get(values["method"], DPCORE)
+    return PASSES.get(value_of(words, "method"), DPCORE)
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
@@ -149,17 +149,17 @@ def test_the_estimated_hours_follow_from_the_passes_of_the_runs(table):
     assert dict(table.gpu_hours) == pytest.approx({key: expected[key] for key in table.gpu_hours}, rel=0.05)
 
 
-def distinct_runs() -> dict[frozenset[str], tuple[str, ...]]:
+def distinct_runs() -> dict[frozenset[str], tuple[Override, ...]]:
     plans = [make_plan(table.name) for table in TABLES]
-    return {frozenset(words): words for plan in plans for cell in plan.cells() for words in plan.runs(*cell)}
+    return {frozenset(map(str, words)): words for plan in plans for cell in plan.cells() for words in plan.runs(*cell)}
 
 
 def test_every_choice_and_every_key_of_the_tables_composes():
     covered: set[str] = set()
     for words in distinct_runs().values():
-        parts = {word.partition("=")[0] if "." in word.partition("=")[0] else word for word in words}
+        parts = {str(word) if word.chooses else word.key for word in words}
         if not covered.issuperset(parts):
-            assert f"method={compose_run(words).choices['method']}" in words
+            assert compose_run(words).choices["method"] == value_of(words, "method")
             covered |= parts
     assert len(covered) >= 30
 
@@ -168,8 +168,7 @@ def test_every_choice_and_every_key_of_the_tables_composes():
 def test_every_cell_of_every_table_composes():
     runs = distinct_runs()
     assert len(runs) >= 240
-    for words in runs.values():
-        compose_run(words)
+    compose_runs(runs.values())
 
 
 def test_an_unknown_table_is_one_sentence_with_the_nearest():
@@ -187,4 +186,4 @@ def test_a_number_for_a_column_that_does_not_exist_is_refused(tmp_path, monkeypa
 
 def test_alternatives_of_a_column_become_words():
     (column,) = load_table("memory_management").columns
-    assert column == PaperColumn("Mean", over=tuple(f"setting.order=cotta_{k}" for k in range(10)))
+    assert column == PaperColumn("Mean", over=read_words(f"setting.order=cotta_{k}" for k in range(10)))

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from tests.helpers.report_runs import result, write_run
-from tta_bench.config.words import ConfigError
+from tta_bench.config.words import ConfigError, read_word, read_words
 from tta_bench.paper.report import csv_text, heading, markdown_text, print_report, remarks, write_report
 from tta_bench.paper.reproduce import PaperCell, Reproduction, TablePlan, distinct, make_plan
 from tta_bench.paper.tables import PaperColumn, PaperRow
@@ -25,7 +25,7 @@ def row(plan, name):
 def words(plan, name, column=0):
     """The words of the only run of a cell, as a set."""
     (found,) = plan.runs(row(plan, name), plan.table.columns[column])
-    return set(found)
+    return set(map(str, found))
 
 
 class TestAPlan:
@@ -43,7 +43,7 @@ class TestAPlan:
         plan = make_plan("memory_management", ["seeds=[0,1]"])
         runs = plan.runs(plan.table.rows[0], plan.table.columns[0])
         assert len(set(runs)) == len(runs) == 20
-        assert {next(w for w in run if w.startswith("setting.order")) for run in runs} == {
+        assert {next(str(w) for w in run if w.key == "setting.order") for run in runs} == {
             f"setting.order=cotta_{k}" for k in range(10)
         }
 
@@ -103,15 +103,15 @@ def made(tmp_path, rows, columns, contents, *, dataset="imagenet_c", **changes):
     for r in rows:
         for column in columns:
             for run in plan.runs(r, column):
-                seed = int(run[-1].removeprefix("seed="))
+                seed = run[-1].value
                 results[run] = contents(r, seed, run)
     return Reproduction(plan, results, dataset, tmp_path / "reproduce")
 
 
 ROWS = (
-    PaperRow("Source", ("method=source",), {"Mean": 50.0}),
-    PaperRow("Tent", ("method=tent",), {"Mean": 45.0, "Gain": 5.0}),
-    PaperRow("Broken", ("method=sar",), {"Mean": 40.0}),
+    PaperRow("Source", read_words(["method=source"]), {"Mean": 50.0}),
+    PaperRow("Tent", read_words(["method=tent"]), {"Mean": 45.0, "Gain": 5.0}),
+    PaperRow("Broken", read_words(["method=sar"]), {"Mean": 40.0}),
 )
 COLUMNS = (
     PaperColumn("Gauss.", domain="gaussian_noise"),
@@ -176,9 +176,9 @@ class TestCurves:
 
     DOMAINS = ("gaussian_noise", "gaussian_noise", "fog", "fog", "gaussian_noise")
     ROWS = (
-        PaperRow("Coreset", ("method=dpcore",), {}, "coreset_size"),
-        PaperRow("Raw", ("method=dpcore",), {}, "distance_raw"),
-        PaperRow("Prompted", ("method=dpcore",), {}, "distance_weighted"),
+        PaperRow("Coreset", read_words(["method=dpcore"]), {}, "coreset_size"),
+        PaperRow("Raw", read_words(["method=dpcore"]), {}, "distance_raw"),
+        PaperRow("Prompted", read_words(["method=dpcore"]), {}, "distance_weighted"),
     )
 
     def test_a_coreset_has_its_last_size_in_a_domain_and_a_distance_is_a_mean(self, tmp_path):
@@ -241,20 +241,21 @@ class TestReports:
 
 
 def test_an_oracle_is_called_one(tmp_path):
-    rows = (PaperRow("Known", ("method=dpcore", "reset=domain")),)
+    rows = (PaperRow("Known", read_words(["method=dpcore", "reset=domain"])),)
     done = made(tmp_path, rows, COLUMNS[2:3], lambda *_: result())
     assert "Known: an oracle tells it where domains begin." in remarks(done)
 
 
 def test_lines_are_drawn_from_a_table_with_unknown_cells(tmp_path):
     columns = (
-        PaperColumn("1", ("setting.batch_size=1",)),
-        PaperColumn("2", ("setting.batch_size=2",)),
+        PaperColumn("1", read_words(["setting.batch_size=1"])),
+        PaperColumn("2", read_words(["setting.batch_size=2"])),
         PaperColumn("Average"),
     )
 
     def contents(r, seed, run):
-        return plain_results(r, seed, run) if "setting.batch_size=1" not in run else {"status": "failed", "error": "no"}
+        single = read_word("setting.batch_size=1") in run
+        return {"status": "failed", "error": "no"} if single else plain_results(r, seed, run)
 
     done = made(tmp_path, ROWS[:2], columns, contents, draw="lines", x="batch size")
     assert done.cells["Tent", "1"].failed == "no"
