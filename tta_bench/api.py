@@ -127,15 +127,14 @@ def tuned_values(dataset: str, method: str) -> dict[str, dict[str, Any]]:
         method: A name in ``list_methods()``.
 
     Returns:
-        The values by group: ``{"method": {"lr": 0.001, ...}, "setting": {"batch_size": 4}}``. ``create_method`` takes
-        those of the method; those of the setting are for the DataModule.
+        The values by group, as in the file: ``{"method": {"lr": 0.001, ...}}``.
 
     Raises:
         ValueError: If there are none; the message says which there are.
 
     Example:
-        >>> tuned_values("cifar10_c", "vida")["setting"]
-        {'batch_size': 40}
+        >>> tuned_values("cifar10_c", "vida")["method"]["optimizer"]
+        'adam'
     """
     folder = config_folder() / "tuned"
     file = folder / dataset / f"{method}.yaml"

@@ -170,7 +170,7 @@ class TestRunningFromPython:
         "[x]", ["a", "b c"],
     ])  # fmt: skip
     def test_a_value_of_python_arrives_as_it_is(self, value):
-        read = read_word(to_word("dataset.images", value))
+        read = read_word(to_word("dataset.images", value)).value
         assert getattr(read, "value", read) == value
 
 
@@ -190,7 +190,7 @@ class TestCreatingAMethod:
         published = tta.create_method("cotta", testing.toy_backbone())
         tuned = tta.create_method("cotta", testing.toy_backbone(), tuned="cifar10_c", threshold=0.5)
         values = tta.tuned_values("cifar10_c", "cotta")
-        assert values["setting"] == {"batch_size": 4}
+        assert list(values) == ["method"]
         for key, value in {**values["method"], "threshold": 0.5}.items():
             assert tuned.hparams[key] == value
         assert published.hparams.loss != tuned.hparams.loss

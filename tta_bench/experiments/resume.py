@@ -21,15 +21,15 @@ from tta_bench.methods.base import TTAMethod
 from tta_bench.results.identity import identity
 from tta_bench.results.run_folder import read_rows
 
-DECISIVE = ("data", "datasets", "functional", "methods", "models", "streams")  # packages that make the numbers
+PACKAGE = Path(__file__).parents[1]
+DECISIVE = ("data", "datasets", "functional", "methods", "models", "streams", "types.py")  # the code that makes numbers
 
 _held: set[int] = set()  # locked folders
 
 
-def code_sha256(method: TTAMethod) -> str:
+def code_sha256(method: TTAMethod, package: Path = PACKAGE) -> str:
     """Hash of the code that makes the numbers: this package's and the files of the method's own classes."""
-    package = Path(__file__).parents[1]
-    files = {path for name in DECISIVE for path in (package / name).rglob("*.py")}
+    files = {path for path in package.rglob("*.py") if path.relative_to(package).parts[0] in DECISIVE}
     for cls in type(method).__mro__:
         top = cls.__module__.partition(".")[0]
         path = getattr(sys.modules.get(cls.__module__), "__file__", None)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-import json
 import platform
 from datetime import datetime, timedelta, timezone
 from importlib.metadata import packages_distributions, version
@@ -48,7 +46,7 @@ from tta_bench.models.loading.segformer import load_segformer, require_mmseg
 from tta_bench.quiet import quiet_lightning
 from tta_bench.ranks import is_launched, is_single_device, is_worker
 from tta_bench.report.runs import whole_rows
-from tta_bench.results.identity import NOT_IDENTITY, identity
+from tta_bench.results.identity import config_hash, identity
 from tta_bench.results.run_folder import SCHEMA
 from tta_bench.results.visits import visit_summary
 from tta_bench.streams import Schedule
@@ -104,7 +102,7 @@ class Run:
         self.forgetting = Forgetting(self.config.forgetting or 0, self.config.setting.batch_size, self._source_model)
         self.forgetting.check(self.domains, self.backbone)
         names = [self.choices[group] for group in ("dataset", "setting", "method")]
-        names.append(f"seed{self.seed}-{self.config_hash()}")
+        names.append(f"seed{self.seed}-{config_hash(plain(self.config))}")
         self.folder = Path(str(self.config.output)).expanduser().joinpath(*names)
 
     def _source_model(self) -> Backbone:
@@ -114,11 +112,6 @@ class Run:
     def title(self) -> str:
         """Method and seed."""
         return f"{self.choices['method']} seed {self.seed}"
-
-    def config_hash(self) -> str:
-        """Eight hex digits over all of the configuration that determines the numbers."""
-        identity = {k: v for k, v in plain(self.config).items() if k not in NOT_IDENTITY}
-        return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
 
     def execute(self, console: Console) -> dict[str, Any]:
         """Run the stream, or the rest of it, and return what ``result.json`` holds.

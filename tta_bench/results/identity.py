@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -20,6 +21,12 @@ NOT_IDENTITY: Mapping[str, str] = {
 """The keys of a configuration that do not change a run's numbers, each with the reason; all others are its identity."""
 
 FACTS = ("stream_sha256", "weights_sha256", "code_sha256", "data", "preprocess", "versions")
+
+
+def config_hash(config: Mapping[str, Any]) -> str:
+    """Eight hex digits over all of a configuration that determines the numbers of its run."""
+    decisive = {key: value for key, value in config.items() if key not in NOT_IDENTITY}
+    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def identity(result: Mapping[str, Any], **more: Any) -> dict[str, str]:

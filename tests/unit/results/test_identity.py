@@ -1,0 +1,62 @@
+"""What a run is: each key of its configuration is part of its identity, or is listed with the reason why it is not."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from tta_bench.config.compose import compose_run, plain
+from tta_bench.experiments.resume import find_finished
+from tta_bench.results.identity import FACTS, NOT_IDENTITY, config_hash, identity
+
+CONFIG = plain(compose_run(["method=dpcore", "setting=cdc", "logger=[wandb,csv]", "callbacks=device_stats"]).config)
+HEADER = {"config": CONFIG, **{fact: f"some {fact}" for fact in FACTS}}
+
+
+def leaves(tree, path=()):
+    """The path of every value."""
+    for key, value in tree.items():
+        yield from leaves(value, (*path, key)) if isinstance(value, dict) and value else [(*path, key)]
+
+
+def changed(path):
+    """The header of a run that differs in one value."""
+    other = copy.deepcopy(HEADER)
+    node = other["config"]
+    for key in path[:-1]:
+        node = node[key]
+    node[path[-1]] = "another" if node[path[-1]] != "another" else "one"
+    return other
+
+
+@pytest.mark.parametrize("path", list(leaves(CONFIG)), ids=".".join)
+def test_every_key_is_identity_unless_a_reason_is_given(path):
+    other = changed(path)
+    differs = path[0] not in NOT_IDENTITY
+    assert (identity(other) != identity(HEADER)) == differs
+    assert (config_hash(other["config"]) != config_hash(CONFIG)) == differs
+
+
+@pytest.mark.parametrize("fact", FACTS)
+def test_every_fact_is_identity(fact):
+    assert identity({**HEADER, fact: "another"}) != identity(HEADER)
+
+
+def test_what_is_listed_is_a_key_and_has_a_reason():
+    assert set(NOT_IDENTITY) <= set(CONFIG)
+    assert all(len(reason) > 10 for reason in NOT_IDENTITY.values())
+
+
+@pytest.mark.parametrize("word", ["reset=domain", "forgetting=8", "seed=1", "callbacks=device_stats", "method.lr=0.5"])
+def test_a_finished_run_never_answers_for_another(word, tmp_path):
+    words = ["method=tent", "setting=csc"]
+    mine, other = ({**HEADER, "config": plain(compose_run([*words, *more]).config)} for more in ([], [word]))
+    (tmp_path / "result.json").write_text(json.dumps({**mine, "status": "done"}))
+    console = Console(file=io.StringIO(), width=300)
+    assert find_finished(tmp_path, identity(other), "tent", console) is None
+    assert "runs again, because" in console.file.getvalue()
+    assert find_finished(tmp_path, identity(mine), "tent", console)["status"] == "done"
