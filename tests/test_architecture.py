@@ -18,7 +18,7 @@ from tta_bench.methods import METHODS
 PACKAGE = Path(tta_bench.__file__).parent
 ROOT = PACKAGE.parent
 CONFIGS = sorted(config_folder().rglob("*.yaml"))
-METHODS_WITHOUT_ENTRY = {"__init__", "base", "warm_up"}
+METHODS_WITHOUT_ENTRY = {"__init__", "base", "source_images", "state", "warm_up"}
 
 
 def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:

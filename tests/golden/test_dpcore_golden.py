@@ -5,14 +5,14 @@ import pytest
 import torch
 
 from tests.helpers.tiny_vit import golden_backbone, golden_batches, load_trace
-from tta_bench.methods import DPCore
+from tta_bench.config.compose import build, compose_run
 
 
 @pytest.fixture(scope="module")
 def official_run():
     """Our `dpcore_official` on the golden stream: per batch logits and diagnostics, and the method at the end."""
     trace = load_trace("dpcore_trace")
-    method = DPCore(golden_backbone(), lr=0.1, coreset_stats="prompted", prompt_init="uniform")
+    method = build(compose_run(["method=dpcore_official", "tuned=off"]).config.method)(golden_backbone())
     method.double().configure_model()
     names = {"initial_prompt": "prompt_init", "source_mean": "source_mean", "source_std": "source_std"}
     method.load_source_state({ours: torch.from_numpy(trace[theirs]) for ours, theirs in names.items()})
@@ -51,8 +51,8 @@ def test_logits_agree(official_run):
 
 def test_final_coreset_agrees(official_run):
     trace, _, method = official_run
-    for name in ("coreset_mean", "coreset_std", "coreset_prompt"):
-        close(getattr(method, name).numpy(), trace[name])
+    for name in ("mean", "std", "prompt"):
+        close(getattr(method.coreset, name).numpy(), trace[f"coreset_{name}"])
 
 
 def test_a_known_batch_costs_two_forward_passes_and_one_backward_pass(official_run):

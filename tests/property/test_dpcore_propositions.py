@@ -79,7 +79,7 @@ def partition(batches, elements):
 def test_every_batch_joins_its_cluster_in_any_order(batches, random):
     random.shuffle(batches)
     method, elements = run(batches)
-    assert len(partition(batches, elements)) == len(method.coreset_mean)
+    assert len(partition(batches, elements)) == len(method.coreset)
 
 
 @settings(max_examples=40, deadline=None)
@@ -89,7 +89,7 @@ def test_core_mean_is_the_cluster_mean_in_any_order(batches, random):
     method, elements = run(batches)
     for cluster, element in partition(batches, elements).items():
         expected = np.mean([values.mean(axis=0) for c, values in batches if c == cluster], axis=0)
-        np.testing.assert_allclose(method.coreset_mean[element].numpy(), expected, atol=1e-9)
+        np.testing.assert_allclose(method.coreset.mean[element].numpy(), expected, atol=1e-9)
 
 
 @settings(max_examples=40, deadline=None)
@@ -106,5 +106,5 @@ def test_prompts_do_not_depend_on_how_the_clusters_are_interleaved(batches, rand
 
     ours, theirs = partition(batches, elements), partition(interleaved, other_elements)
     for cluster in ours:
-        a, b = one.coreset_prompt[ours[cluster]], other.coreset_prompt[theirs[cluster]]
+        a, b = one.coreset.prompt[ours[cluster]], other.coreset.prompt[theirs[cluster]]
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -82,3 +83,57 @@ def statistics_distance(a: Statistics, b: Statistics) -> Tensor:
     """
     norm = torch.linalg.vector_norm
     return norm(a.mean - b.mean, dim=-1) + norm(a.std - b.std, dim=-1)
+
+
+class SourceStatistics(NamedTuple):
+    """Statistics of source images, and how far from them batches of source images lie: sampling alone.
+
+    Attributes:
+        mean: (D,).
+        std: (D,).
+        spread: (), how far one image is on average. Features have no standard deviation of one image; there it is
+            what makes ``floor`` right for batches of a Gaussian: the norm of ``std`` for the mean, and that over
+            sqrt 2 for the standard deviation.
+    """
+
+    mean: Tensor
+    std: Tensor
+    spread: Tensor
+
+    @classmethod
+    def measure(cls, batches: Iterable[Tensor]) -> SourceStatistics:
+        """Statistics over all batches together.
+
+        Args:
+            batches: Features of source images, (B, D), or maps (B, D, h, w), whose sizes may differ between batches.
+
+        Raises:
+            ValueError: As ``batch_statistics``.
+
+        Source: DPCore (Zhang et al., ICML 2025), Sec. 4.1; of maps, and the spread: ours.
+        """
+        features, maps = [], []
+        for batch in batches:
+            if batch.ndim == 4:  # only the statistics are kept, maps are large
+                maps.append(map_statistics(batch))
+            else:
+                features.append(batch)
+        if not maps:
+            stats = batch_statistics(torch.cat(features))
+            return cls(*stats, torch.linalg.vector_norm(stats.std) * (1 + 0.5**0.5))
+        of_images = Statistics(*(torch.cat(parts) for parts in zip(*maps, strict=True)))  # (N, D) each
+        stats = Statistics(of_images.mean.mean(dim=0), of_images.std.mean(dim=0))
+        return cls(*stats, statistics_distance(of_images, stats).mean())
+
+    def distance(self, stats: Statistics) -> Tensor:
+        """Distance of a batch's statistics (D,) to the source, () (Eq. 5 of DPCore)."""
+        return statistics_distance(stats, Statistics(self.mean, self.std))
+
+    def floor(self, num_images: int, num_source: int) -> Tensor:
+        """The distance () that clean batches have on average: of the batch's sampling and of the source's.
+
+        Args:
+            num_images: Images of the batch.
+            num_source: Images behind these statistics.
+        """
+        return self.spread * (1 / num_images + 1 / num_source) ** 0.5

@@ -10,14 +10,17 @@ import torch
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
-from tta_bench.functional import Statistics, batch_statistics, map_statistics, softmax_entropy, statistics_distance
+from tta_bench.functional import Statistics, batch_statistics, softmax_entropy
+from tta_bench.functional.coreset import Coreset
 from tta_bench.functional.pixels import per_image
+from tta_bench.functional.statistics import SourceStatistics
 from tta_bench.methods.base import TTAMethod
+from tta_bench.methods.source_images import take_source_images
 from tta_bench.models.backbones.base import Backbone, Embedded
 from tta_bench.models.parts.prompt_space import NormSpace, PromptSpace, TokenSpace
 from tta_bench.types import PredictionTiming, SourceNeed
 
-DIAGNOSTICS = ("distance_raw", "distance_weighted", "distance_floor", "is_new_domain")
+UNMEASURED = {"distance_raw": math.nan, "distance_weighted": math.nan, "distance_floor": math.nan, "is_new_domain": 0.0}
 
 
 class DPCore(TTAMethod):
@@ -56,9 +59,9 @@ class DPCore(TTAMethod):
         seed: Seed of the initial prompt.
 
     States:
-        source_mean, source_std (D,), initial_prompt (L, D), for pixels also source_spread (), the mean distance of a
-        source image to those statistics: kept by ``reset``. coreset_mean, coreset_std (K, D),
-        coreset_prompt (K, L, D): emptied by ``reset``. In the space ``norms`` a prompt has shape (P,).
+        source_mean, source_std (D,), source_spread () and initial_prompt (L, D): kept by ``reset``. coreset.mean,
+        coreset.std (K, D) and coreset.prompt (K, L, D): emptied by ``reset``. In the space ``norms`` a prompt has
+        shape (P,).
 
     Cost:
         Forward / backward passes per sample: 2 / 1 for a known domain, 2 + steps_new / steps_new for a new one
@@ -83,9 +86,6 @@ class DPCore(TTAMethod):
     source_mean: Tensor
     source_std: Tensor
     source_spread: Tensor
-    coreset_mean: Tensor
-    coreset_std: Tensor
-    coreset_prompt: Tensor
 
     def __init__(
         self,
@@ -113,40 +113,29 @@ class DPCore(TTAMethod):
         if floor_guard < 0:
             raise ValueError(f"method.floor_guard must be 0 or more, got {floor_guard}")
         self.save_hyperparameters(ignore="backbone", logger=False)
-        nothing = torch.tensor(math.nan)
-        self._passes = (0.0, 0.0)
-        self._last: dict[str, Tensor | float] = dict.fromkeys(DIAGNOSTICS, nothing)  # for the log only
+        self._passes = (0, 0)
+        self._last: dict[str, Tensor | float] = dict(UNMEASURED)  # for the log only
 
     def configure_adaptation(self) -> None:
-        """Freeze the network; declare the prompt and an empty coreset."""
+        """Freeze the network; declare the prompt, the source statistics and an empty coreset."""
         self.backbone.requires_grad_(False)
-        tokens = self.hparams.prompt_space == "tokens"
+        h = self.hparams
         self.space: PromptSpace = (
-            TokenSpace(self.backbone, self.hparams.prompt_length, self._draw) if tokens else NormSpace(self.backbone)
+            TokenSpace(self.backbone, h.prompt_length, h.prompt_init, self.setup_rng)
+            if h.prompt_space == "tokens"
+            else NormSpace(self.backbone)
         )
-        initial, dim = self.space.value(), self.backbone.feature_dim
-        self.add_state("initial_prompt", initial, source=True)
-        digits = torch.promote_types(self.backbone.dtype, torch.float32)  # statistics are never in half precision
-        for name in ("source_mean", "source_std"):
-            self.add_state(name, torch.zeros(dim, dtype=digits), source=True)
-        if self.backbone.segments:
-            self.add_state("source_spread", torch.zeros((), dtype=digits), source=True)
-        for name in ("coreset_mean", "coreset_std"):
-            self.add_state(name, torch.empty(0, dim, dtype=digits))
-        self.add_state("coreset_prompt", initial.new_empty(0, *initial.shape))
-
-    def _draw(self, shape: tuple[int, int], std: float) -> Tensor:
-        if self.hparams.prompt_init == "uniform":
-            bound = math.sqrt(3) * std
-            return torch.empty(shape).uniform_(-bound, bound, generator=self.setup_rng)
-        return torch.empty(shape).normal_(0, std, generator=self.setup_rng)
+        self.add_state("initial_prompt", self.space.value(), source=True)
+        self.coreset = Coreset(self.backbone.feature_dim, self.initial_prompt, h.max_size, h.overflow)
+        for name, shape in (("mean", self.backbone.feature_dim), ("std", self.backbone.feature_dim), ("spread", ())):
+            self.add_state(f"source_{name}", self.coreset.mean.new_zeros(shape), source=True)
 
     def configure_optimizers(self) -> Optimizer:
         """AdamW over the prompt, with its default weight decay."""
         return AdamW(self.space.trainable, lr=self.hparams.lr)
 
     def least_source_images(self) -> int:
-        """All that are wanted."""
+        """``num_source``: the statistics are of that many images, not of fewer."""
         return int(self.hparams.num_source)
 
     @torch.no_grad()
@@ -159,67 +148,76 @@ class DPCore(TTAMethod):
         Raises:
             ValueError: If fewer than ``num_source`` images arrive or pass the filter.
         """
-        kept: list[Tensor] = []
-        wanted = self.hparams.num_source
-        for images in loader:
-            images = images.to(self.device)
-            features = self.backbone.features(images[self._passes_filter(images)])
-            if self.backbone.segments:  # maps may differ in size, and are large
-                features = torch.cat(map_statistics(features), dim=1)
-            kept.append(features)
-            if sum(map(len, kept)) >= wanted:
-                break
-        features = torch.cat(kept)[:wanted]
-        if len(features) < wanted:
-            chosen = "" if self.hparams.source_filter == "none" else f" past source_filter={self.hparams.source_filter}"
-            raise ValueError(f"DPCore wants {wanted} source images and got {len(features)}{chosen}: lower num_source")
-        if self.backbone.segments:
-            of_images = Statistics(*features.chunk(2, dim=1))
-            self.source_mean, self.source_std = (value.mean(dim=0) for value in of_images)
-            self.source_spread = self._distance(of_images).mean()
-        else:
-            self.source_mean, self.source_std = batch_statistics(features)
+        h = self.hparams
+        keep, condition = (
+            (None, "") if h.source_filter == "none" else (self._is_sure, f"source_filter={h.source_filter}")
+        )
+        images = take_source_images(self, loader, h.num_source, keep=keep, condition=condition)
+        measured = SourceStatistics.measure(map(self.backbone.features, images))
+        self.source_mean, self.source_std, self.source_spread = measured
 
-    def _passes_filter(self, images: Tensor) -> Tensor:
-        if self.hparams.source_filter == "none":
-            return torch.ones(len(images), dtype=torch.bool, device=images.device)
+    def _is_sure(self, images: Tensor) -> Tensor:
+        """Whether the entropy of each image (B,) is low enough for ``source_filter``."""
         released = self.hparams.source_filter == "entropy"
-        embedded = self.space.embed(self.backbone, images)
-        features = (self.space.prompted if released else self.space.raw)(self.backbone, embedded)
+        batch = self.space.embed(self.backbone, images)
+        features = (self.space.prompted if released else self.space.raw)(self.backbone, batch)
         logits = self.backbone.classify(features)
         largest = math.log(logits.shape[1])
         return per_image(softmax_entropy(logits)) < (largest / 2 - 1 if released else 0.4 * largest)
 
+    @property
+    def source(self) -> SourceStatistics:
+        """Statistics of the source, without prompt."""
+        return SourceStatistics(self.source_mean, self.source_std, self.source_spread)
+
     def forward_and_adapt(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) in [0, 1] -> logits (B, K) of the last forward pass, before its update (Alg. 1)."""
         self.require_source()
-        embedded = self.space.embed(self.backbone, images)
-        features = self.space.raw(self.backbone, embedded)
-        self._passes = (1, 0)
-        if len(images) < 2 and not self.backbone.segments:
+        h = self.hparams
+        batch = self.space.embed(self.backbone, images)
+        features = self.space.raw(self.backbone, batch)
+        self._passes, self._last = (1, 0), dict(UNMEASURED)
+        if len(images) == 1 and not self.backbone.segments:  # no standard deviation
             return self.backbone.classify(features)
         raw = self._statistics(features)
-        d_raw = self._distance(raw)
-        if self.hparams.floor_guard > 0 and bool(d_raw <= self.hparams.floor_guard * self._floor(len(images))):
-            self._record(len(images), d_raw, torch.full_like(d_raw, math.nan), is_new=False)
+        d_raw, floor = self.source.distance(raw), self.source.floor(len(images), h.num_source)
+        self._last |= {"distance_raw": d_raw, "distance_floor": floor}
+        if h.floor_guard > 0 and d_raw <= h.floor_guard * floor:
             return self.backbone.classify(features)
-        d_weighted, evaluated, is_new = torch.full_like(d_raw, math.nan), 1, True
-        if len(self.coreset_mean) > 0:
-            weights = self._weights(raw)
-            self._start_from(torch.tensordot(weights.to(self.coreset_prompt.dtype), self.coreset_prompt, dims=1))
-            features = self.space.prompted(self.backbone, embedded)
-            prompted = self._statistics(features)
-            d_weighted, evaluated = self._distance(prompted), 2
-            is_new = bool(d_weighted > self.hparams.rho * d_raw)
-        if is_new:
-            features = self._learn_new(embedded, raw)
-            self._passes = (evaluated + self.hparams.steps_new, self.hparams.steps_new)
-        else:
-            self.update(d_weighted)  # its forward pass was the evaluation
-            self._refine(raw if self.hparams.coreset_stats == "raw" else prompted, weights)
-            self._passes = (evaluated, 1)
-        self._record(len(images), d_raw, d_weighted, is_new)
+
+        if len(self.coreset) == 0:
+            return self._learn_new(batch, raw)
+        weights = self.coreset.weights(raw, h.tau)
+        self._start_from(self.coreset.mix(weights))
+        features = self.space.prompted(self.backbone, batch)
+        prompted = self._statistics(features)
+        d_weighted = self.source.distance(prompted)
+        self._passes = (2, 0)
+        self._last["distance_weighted"] = d_weighted.detach()
+        if d_weighted > h.rho * d_raw:
+            return self._learn_new(batch, raw)
+        self.update(d_weighted)  # its forward pass was the evaluation
+        self._passes = (2, 1)
+        self.coreset.refine(weights, raw if h.coreset_stats == "raw" else prompted, self.space.value(), h.alpha)
         return self.backbone.classify(features.detach())
+
+    def _learn_new(self, batch: Embedded | Tensor, raw: Statistics) -> Tensor:
+        """Learn a prompt from scratch (Eq. 6), add it to the coreset, and predict with its last forward pass."""
+        self._start_from(self.initial_prompt)
+        for _ in range(self.hparams.steps_new):
+            features = self.space.prompted(self.backbone, batch)
+            self.update(self.source.distance(self._statistics(features)))
+        self.coreset.append(raw, self.space.value())
+        self._passes = (self._passes[0] + self.hparams.steps_new, self.hparams.steps_new)
+        self._last["is_new_domain"] = 1.0
+        return self.backbone.classify(features.detach())
+
+    def _start_from(self, prompt: Tensor) -> None:
+        self.space.load(prompt)
+        self.restart_optimizer()
+
+    def _statistics(self, encoded: Tensor) -> Statistics:
+        return batch_statistics(self.backbone.features_of(encoded))
 
     def passes(self) -> tuple[float, float]:
         """2 forward, 1 backward for a known domain; with ``steps_new`` more forward, as many backward for a new one."""
@@ -227,69 +225,12 @@ class DPCore(TTAMethod):
 
     def extra_parameters(self) -> int:
         """Scalars of the prompt being learned and of all stored prompts."""
-        return self.initial_prompt.numel() + self.coreset_prompt.numel()
-
-    def _statistics(self, encoded: Tensor) -> Statistics:
-        return batch_statistics(self.backbone.features_of(encoded))
-
-    def _distance(self, stats: Statistics) -> Tensor:  # Eq. 5
-        return statistics_distance(stats, Statistics(self.source_mean, self.source_std))
-
-    def _weights(self, stats: Statistics) -> Tensor:  # Eq. 7: (K,)
-        distances = statistics_distance(stats, Statistics(self.coreset_mean, self.coreset_std))
-        return torch.softmax(-distances / self.hparams.tau, dim=0)
-
-    def _start_from(self, prompt: Tensor) -> None:
-        self.space.load(prompt)
-        self.restart_optimizer()
-
-    def _learn_new(self, embedded: Embedded | Tensor, raw: Statistics) -> Tensor:
-        """Learn a prompt from scratch (Eq. 6), append it, and return the features of the last forward pass."""
-        self._start_from(self.initial_prompt)
-        for _ in range(self.hparams.steps_new):
-            features = self.space.prompted(self.backbone, embedded)
-            self.update(self._distance(self._statistics(features)))
-        self.coreset_mean = torch.cat([self.coreset_mean, raw.mean[None]])
-        self.coreset_std = torch.cat([self.coreset_std, raw.std[None]])
-        self.coreset_prompt = torch.cat([self.coreset_prompt, self.space.value()[None]])
-        if self.hparams.max_size is not None and len(self.coreset_mean) > self.hparams.max_size:
-            self._make_room()
-        return features
-
-    def _make_room(self) -> None:
-        """Let the oldest element go, or average the two whose statistics are nearest, in the older one's place."""
-        older, gone = 0, 0
-        if self.hparams.overflow == "merge":
-            elements = Statistics(self.coreset_mean, self.coreset_std)
-            pairs = statistics_distance(Statistics(elements.mean[:, None], elements.std[:, None]), elements)  # (K, K)
-            pairs.masked_fill_(torch.ones_like(pairs, dtype=torch.bool).tril(), math.inf)
-            older, gone = divmod(int(pairs.argmin()), len(pairs))
-        for name in ("coreset_mean", "coreset_std", "coreset_prompt"):
-            values = getattr(self, name)
-            values[older] = (values[older] + values[gone]) / 2
-            setattr(self, name, torch.cat([values[:gone], values[gone + 1 :]]))
-
-    @torch.no_grad()
-    def _refine(self, stats: Statistics, weights: Tensor) -> None:  # Eq. 8
-        rate, prompt = self.hparams.alpha * weights[:, None], self.space.value()  # (K, 1)
-        self.coreset_mean += rate * (stats.mean - self.coreset_mean)
-        self.coreset_std += rate * (stats.std - self.coreset_std).clamp(min=0)  # never shrinks, in text and code
-        by_element = rate.view(-1, *(1,) * prompt.ndim).to(prompt.dtype)
-        self.coreset_prompt += by_element * (prompt - self.coreset_prompt)
-
-    def _floor(self, num_images: int) -> Tensor:
-        """The distance that clean batches of this size have on average: sampling alone."""
-        if self.backbone.segments:
-            spread = self.source_spread
-        else:  # of the mean; a Gaussian standard deviation has it over sqrt 2
-            spread = torch.linalg.vector_norm(self.source_std) * (1 + 0.5**0.5)
-        return spread * (1 / num_images + 1 / self.hparams.num_source) ** 0.5
-
-    def _record(self, num_images: int, d_raw: Tensor, d_weighted: Tensor, is_new: bool) -> None:
-        floor = self._floor(num_images)
-        # d_weighted is nan while the coreset is empty
-        self._last = dict(zip(DIAGNOSTICS, (d_raw, d_weighted.detach(), floor, float(is_new)), strict=True))
+        return self.initial_prompt.numel() + self.coreset.prompt.numel()
 
     def diagnostics(self) -> dict[str, float]:
-        """Coreset size, and the last batch's distances to the source without and with the weighted prompt."""
-        return {"coreset_size": float(len(self.coreset_mean)), **{k: float(v) for k, v in self._last.items()}}
+        """Coreset size, and the last batch's distances to the source without and with the weighted prompt.
+
+        A distance is nan where none was measured: with the weighted prompt while the coreset is empty, all of a batch
+        of one image.
+        """
+        return {"coreset_size": float(len(self.coreset)), **{k: float(v) for k, v in self._last.items()}}

@@ -78,7 +78,7 @@ class DPCoreB(DPCore):
         self.require_source()
         with torch.no_grad():
             embedded = self.space.embed(self.backbone, images)
-            run = self.space.prompted if len(self.coreset_mean) > 0 else self.space.raw
+            run = self.space.prompted if len(self.coreset) > 0 else self.space.raw
             logits = self.backbone.classify(run(self.backbone, embedded))
         forward, backward, size = 1.0, 0.0, self.buffer_size
         self.buffer = torch.cat([self.buffer.to(images.dtype).view(-1, *images.shape[1:]), images])

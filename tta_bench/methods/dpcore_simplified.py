@@ -26,7 +26,7 @@ class DPCoreSimplified(DPCore):
         seed: Seed of the initial prompt.
 
     States:
-        As DPCore (coreset_std stays unused); coreset_count (K,): batches in each cluster.
+        As DPCore; cluster_size (K,): batches in each cluster.
 
     Cost:
         Forward / backward passes per sample: 2 / 1 for a known cluster, 1 + steps_new / steps_new for a new one.
@@ -35,7 +35,7 @@ class DPCoreSimplified(DPCore):
         Alg. 2 and Propositions 1-3; re-implementation, no code was released.
     """
 
-    coreset_count: Tensor
+    cluster_size: Tensor
 
     def __init__(
         self,
@@ -56,39 +56,34 @@ class DPCoreSimplified(DPCore):
     def configure_adaptation(self) -> None:
         """As DPCore, and a counter per element."""
         super().configure_adaptation()
-        self.add_state("coreset_count", torch.empty(0))
+        self.add_state("cluster_size", torch.empty(0))
 
     def forward_and_adapt(self, images: Tensor) -> Tensor:
-        """Images (B, C, H, W) in [0, 1] -> logits (B, K) of the last forward pass, before its update."""
+        """Images (B, C, H, W) in [0, 1] -> logits (B, K) of the last forward pass, before its update (Alg. 2)."""
         self.require_source()
-        embedded = self.space.embed(self.backbone, images)
-        features = self.space.raw(self.backbone, embedded)
-        if len(images) < 2 and not self.backbone.segments:
-            self._passes = (1, 0)
+        batch = self.space.embed(self.backbone, images)
+        features = self.space.raw(self.backbone, batch)
+        self._passes = (1, 0)
+        if len(images) == 1 and not self.backbone.segments:  # no standard deviation
             return self.backbone.classify(features)
         raw = self._statistics(features)
-        distances = torch.linalg.vector_norm(raw.mean - self.coreset_mean, dim=-1)  # (K,)
-        is_new = len(distances) == 0 or bool(distances.min() > self.theta)
-        self.element = len(distances) if is_new else int(distances.argmin())
-        if is_new:
-            features = self._learn_new(embedded, raw)
-            self.coreset_count = torch.cat([self.coreset_count, self.coreset_count.new_ones(1)])
-            self._passes = (1 + self.hparams.steps_new, self.hparams.steps_new)
-        else:
-            self._start_from(self.coreset_prompt[self.element])
-            features = self.space.prompted(self.backbone, embedded)
-            self.update(self._distance(self._statistics(features)))
-            self._join(self.element, raw.mean)
-            self._passes = (2, 1)
-        return self.backbone.classify(features.detach())
+        distances = torch.linalg.vector_norm(raw.mean - self.coreset.mean, dim=-1)  # (K,)
+        if len(distances) == 0 or distances.min() > self.theta:
+            self.element = len(distances)
+            self.cluster_size = torch.cat([self.cluster_size, self.cluster_size.new_ones(1)])
+            return self._learn_new(batch, raw)
 
-    @torch.no_grad()
-    def _join(self, j: int, mean: Tensor) -> None:
-        """Eq. 8 with one-hot weights and alpha = 1 / |G^j|: the element's mean is the running mean of its cluster."""
-        self.coreset_count[j] += 1
-        self.coreset_mean[j] += (mean - self.coreset_mean[j]) / self.coreset_count[j]
-        self.coreset_prompt[j] += (self.space.value() - self.coreset_prompt[j]) / self.coreset_count[j]
+        self.element = int(distances.argmin())
+        self._start_from(self.coreset.prompt[self.element])
+        features = self.space.prompted(self.backbone, batch)
+        self.update(self.source.distance(self._statistics(features)))
+        self._passes = (2, 1)
+        self.cluster_size[self.element] += 1
+        nearest = torch.zeros_like(distances)
+        nearest[self.element] = 1
+        self.coreset.refine(nearest, raw, self.space.value(), alpha=1 / float(self.cluster_size[self.element]))
+        return self.backbone.classify(features.detach())
 
     def diagnostics(self) -> dict[str, float]:
         """Coreset size and the element of the last batch."""
-        return {"coreset_size": float(len(self.coreset_mean)), "element": float(getattr(self, "element", 0))}
+        return {"coreset_size": float(len(self.coreset)), "element": float(getattr(self, "element", 0))}

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from tta_bench.functional import adapt_norm_layers, sgd_or_adam, softmax_entropy
 from tta_bench.functional.segmentation import selected_images
 from tta_bench.methods.base import TTAMethod
+from tta_bench.methods.source_images import take_source_images
 from tta_bench.models.backbones.base import Backbone
 from tta_bench.types import PredictionTiming, SourceNeed
 
@@ -181,7 +182,7 @@ class EATA(ETA):
         self.add_state("fisher", torch.zeros_like(parameters_to_vector(self.adapted)), source=True)
 
     def least_source_images(self) -> int:
-        """All that are wanted."""
+        """``num_source``: the Fisher information is of that many images, not of fewer."""
         return int(self.hparams.num_source)
 
     def measure_source(self, loader: Iterable[Tensor]) -> None:
@@ -193,20 +194,14 @@ class EATA(ETA):
         Raises:
             ValueError: If fewer than ``num_source`` images arrive.
         """
-        seen, squares = 0, []
-        for images in loader:
-            images = images[: self.hparams.num_source - seen].to(self.device)
+        squares = []
+        for images in take_source_images(self, loader, self.hparams.num_source):
             logits = self.backbone(images)
             self.backbone.zero_grad()
             self.backward(cross_entropy(logits, logits.argmax(dim=1)))
             gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.adapted]
             squares.append(parameters_to_vector(gradients) ** 2)
-            seen += len(images)
-            if seen == self.hparams.num_source:
-                break
         self.backbone.zero_grad()
-        if seen < self.hparams.num_source:
-            raise ValueError(f"EATA wants {self.hparams.num_source} source images and got {seen}: lower num_source")
         self.fisher = torch.stack(squares).mean(dim=0)
 
     def forward_and_adapt(self, images: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from tta_bench.functional import batch_statistics, softmax_entropy
 from tta_bench.functional.cma_es import SearchState, evolve, initial_search, sample
 from tta_bench.functional.entropy import at_least_float32
 from tta_bench.methods.base import TTAMethod
+from tta_bench.methods.source_images import take_source_images
 from tta_bench.models.backbones.base import Backbone
 from tta_bench.models.backbones.vit import ViTBackbone
 from tta_bench.types import PredictionTiming, SourceNeed
@@ -105,7 +106,7 @@ class FOA(TTAMethod):
             self.add_state(name, empty, source=True)
 
     def least_source_images(self) -> int:
-        """All that are wanted."""
+        """``num_source``: the statistics are of that many images, not of fewer."""
         return int(self.hparams.num_source)
 
     @torch.no_grad()
@@ -118,16 +119,9 @@ class FOA(TTAMethod):
         Raises:
             ValueError: If fewer than ``num_source`` images arrive.
         """
-        wanted, seen, kept = self.hparams.num_source, 0, []
-        for images in loader:
-            images = images[: wanted - seen].to(self.device)
-            kept.append(self.backbone.encode_layers(self.backbone.embed(images)))
-            seen += len(images)
-            if seen == wanted:
-                break
-        if seen < wanted:
-            raise ValueError(f"FOA wants {wanted} source images and got {seen}: lower num_source")
-        features, layers = (torch.cat(parts) for parts in zip(*kept, strict=True))
+        source = take_source_images(self, loader, self.hparams.num_source)
+        encoded = [self.backbone.encode_layers(self.backbone.embed(images)) for images in source]
+        features, layers = (torch.cat(parts) for parts in zip(*encoded, strict=True))
         self.source_mean, self.source_std = batch_statistics(layers)
         self.source_feature = at_least_float32(features).mean(dim=0)
 

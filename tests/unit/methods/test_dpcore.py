@@ -35,9 +35,9 @@ def images_with(mean: float, std: float = 1.0) -> torch.Tensor:
 def element(built, mean, std, prompt):
     """Append a coreset element with constant entries."""
     row = torch.full((1, WIDTH), 1.0).double()
-    built.coreset_mean = torch.cat([built.coreset_mean, mean * row])
-    built.coreset_std = torch.cat([built.coreset_std, std * row])
-    built.coreset_prompt = torch.cat([built.coreset_prompt, prompt * row[None]])
+    built.coreset.mean = torch.cat([built.coreset.mean, mean * row])
+    built.coreset.std = torch.cat([built.coreset.std, std * row])
+    built.coreset.prompt = torch.cat([built.coreset.prompt, prompt * row[None]])
 
 
 def test_statistics_use_the_unbiased_standard_deviation():
@@ -71,7 +71,9 @@ def test_weights_are_the_softmax_of_negative_distances_over_tau():
     element(built, mean=0.0, std=1.0, prompt=0.0)
     element(built, mean=3.0, std=1.0, prompt=0.0)
 
-    weights = built._weights(Statistics(torch.zeros(WIDTH).double(), torch.ones(WIDTH).double()))
+    weights = built.coreset.weights(
+        Statistics(torch.zeros(WIDTH).double(), torch.ones(WIDTH).double()), built.hparams.tau
+    )
 
     nearer = 1 / (1 + math.exp(-3 * math.sqrt(WIDTH) / 2))
     torch.testing.assert_close(weights, torch.tensor([nearer, 1 - nearer]).double())
@@ -80,8 +82,8 @@ def test_weights_are_the_softmax_of_negative_distances_over_tau():
 def test_the_first_batch_founds_the_coreset():
     built = method()
     built.forward_and_adapt(images_with(mean=2.0))
-    torch.testing.assert_close(built.coreset_mean, torch.full((1, WIDTH), 2.0).double())
-    torch.testing.assert_close(built.coreset_std, torch.full((1, WIDTH), 1.0).double())
+    torch.testing.assert_close(built.coreset.mean, torch.full((1, WIDTH), 2.0).double())
+    torch.testing.assert_close(built.coreset.std, torch.full((1, WIDTH), 1.0).double())
     assert built.passes() == (3, 2)
 
 
@@ -90,7 +92,7 @@ def test_a_prompt_that_helps_enough_makes_the_domain_known():
     element(built, mean=2.0, std=1.0, prompt=-1.0)  # moves a mean of 2 to 1: ratio 0.5
     built.forward_and_adapt(images_with(mean=2.0))
     assert built.diagnostics()["is_new_domain"] == 0.0
-    assert len(built.coreset_mean) == 1
+    assert len(built.coreset) == 1
     assert built.passes() == (2, 1)
 
 
@@ -109,7 +111,7 @@ def test_a_prompt_that_does_not_help_makes_the_domain_new():
     element(built, mean=2.0, std=1.0, prompt=-1.0)
     built.forward_and_adapt(images_with(mean=2.0))
     assert built.diagnostics()["is_new_domain"] == 1.0
-    assert len(built.coreset_mean) == 2
+    assert len(built.coreset) == 2
     assert built.passes() == (4, 2)
 
 
@@ -120,18 +122,18 @@ def test_known_domain_moves_all_elements_by_alpha_times_weight():
 
     built.forward_and_adapt(images_with(mean=3.0, std=1.0))
 
-    torch.testing.assert_close(built.coreset_mean[:, 0], torch.tensor([2.5, 90.0]).double())
-    torch.testing.assert_close(built.coreset_std[:, 0], torch.tensor([0.75, 1.0]).double())
+    torch.testing.assert_close(built.coreset.mean[:, 0], torch.tensor([2.5, 90.0]).double())
+    torch.testing.assert_close(built.coreset.std[:, 0], torch.tensor([0.75, 1.0]).double())
     stepped = -1.0 * (1 - 0.25 * 0.01) - 0.25  # AdamW's first step: weight decay, then lr times the sign
-    torch.testing.assert_close(built.coreset_prompt[0], torch.full((1, WIDTH), -1.0 + 0.5 * (stepped + 1.0)).double())
-    torch.testing.assert_close(built.coreset_prompt[1], torch.full((1, WIDTH), 7.0).double())
+    torch.testing.assert_close(built.coreset.prompt[0], torch.full((1, WIDTH), -1.0 + 0.5 * (stepped + 1.0)).double())
+    torch.testing.assert_close(built.coreset.prompt[1], torch.full((1, WIDTH), 7.0).double())
 
 
 def test_stored_standard_deviations_never_shrink():
     built = method(alpha=1.0)
     element(built, mean=2.0, std=3.0, prompt=-1.0)
     built.forward_and_adapt(images_with(mean=2.0, std=1.0))
-    assert built.coreset_std[0, 0].item() == 3.0
+    assert built.coreset.std[0, 0].item() == 3.0
 
 
 @pytest.mark.parametrize(("coreset_stats", "mean"), [("raw", 2.0), ("prompted", 1.0)])
@@ -139,7 +141,7 @@ def test_eq_8_writes_back_the_statistics_of_the_switch(coreset_stats, mean):
     built = method(alpha=1.0, coreset_stats=coreset_stats)
     element(built, mean=2.0, std=1.0, prompt=-1.0)
     built.forward_and_adapt(images_with(mean=2.0))
-    torch.testing.assert_close(built.coreset_mean, torch.full((1, WIDTH), mean).double())
+    torch.testing.assert_close(built.coreset.mean, torch.full((1, WIDTH), mean).double())
 
 
 def test_prediction_of_a_known_batch_is_that_of_the_weighted_prompt_before_its_update():
@@ -153,9 +155,9 @@ def test_learning_a_prompt_lowers_the_distance_to_the_source():
     built = ready(lambda: DPCore(toy_backbone(), steps_new=20, num_source=32))
     images = batches(1)[0]
     built.forward_and_adapt(images)
-    learned = batch_statistics(built.backbone.features(images, built.coreset_prompt[0]))
+    learned = batch_statistics(built.backbone.features(images, built.coreset.prompt[0]))
     initial = batch_statistics(built.backbone.features(images, built.initial_prompt))
-    assert built._distance(learned) < 0.9 * built._distance(initial)
+    assert built.source.distance(learned) < 0.9 * built.source.distance(initial)
 
 
 def test_a_batch_of_one_image_is_predicted_by_the_source_model_and_stores_nothing():
@@ -164,14 +166,14 @@ def test_a_batch_of_one_image_is_predicted_by_the_source_model_and_stores_nothin
     with torch.no_grad():
         expected = built.backbone(image)
     torch.testing.assert_close(built.forward_and_adapt(image), expected)
-    assert len(built.coreset_mean) == 0
+    assert len(built.coreset) == 0
 
 
 def test_new_elements_start_from_the_same_draw():
     built = ready(lambda: DPCore(toy_backbone(), steps_new=1, lr=0.0, rho=0.0, num_source=32))
     for images in batches(2):
         built.forward_and_adapt(images)
-    assert torch.equal(built.coreset_prompt[0], built.coreset_prompt[1])
+    assert torch.equal(built.coreset.prompt[0], built.coreset.prompt[1])
 
 
 @pytest.mark.parametrize("init", ["gaussian", "uniform"])
@@ -186,7 +188,7 @@ def test_initial_prompts_have_the_standard_deviation_of_visual_prompt_tuning(ini
 def test_entropy_filter_keeps_only_confident_source_images():
     built = DPCore(toy_backbone(), num_source=4, source_filter="entropy", prompt_length=1)
     built.configure_model()  # ln(4) / 2 - 1 < 0: nothing passes
-    with pytest.raises(ValueError, match="wants 4 source images and got 0 past source_filter=entropy: "):
+    with pytest.raises(ValueError, match="wants 4 source images and got 0 with source_filter=entropy: "):
         built.fit_source(batches(2))
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.unit.methods.test_dpcore import element, images_with, method
+from tta_bench.functional import batch_statistics, softmax_entropy
 from tta_bench.methods import DPCore, DPCoreB
 from tta_bench.testing import batches, check_method, ready, toy_backbone, toy_cnn
 
@@ -33,32 +34,32 @@ class TestAFullCoreset:
 
     def test_merging_averages_the_nearest_two(self):
         built = self.overfull("merge")
-        assert built.coreset_mean[:, 0].tolist() == [0.0, 10.5, 30.0]
-        assert built.coreset_prompt[:2, 0, 0].tolist() == [1.0, 3.0]
+        assert built.coreset.mean[:, 0].tolist() == [0.0, 10.5, 30.0]
+        assert built.coreset.prompt[:2, 0, 0].tolist() == [1.0, 3.0]
 
     def test_discarding_drops_the_oldest(self):
         built = self.overfull("discard")
-        assert built.coreset_mean[:, 0].tolist() == [10.0, 11.0, 30.0]
-        assert built.coreset_prompt[:2, 0, 0].tolist() == [2.0, 4.0]
+        assert built.coreset.mean[:, 0].tolist() == [10.0, 11.0, 30.0]
+        assert built.coreset.prompt[:2, 0, 0].tolist() == [2.0, 4.0]
 
     @pytest.mark.parametrize("overflow", ["merge", "discard"])
     def test_it_never_exceeds_its_size(self, overflow):
         built = tiny(max_size=2, overflow=overflow, rho=0.0)
         stream(built, count=5)
-        assert len(built.coreset_mean) == len(built.coreset_std) == len(built.coreset_prompt) == 2
+        assert len(built.coreset) == len(built.coreset.std) == len(built.coreset.prompt) == 2
 
 
 def test_exp1_learns_one_prompt_and_refines_it():
     built = tiny(rho=ALWAYS_KNOWN)
     stream(built)
-    assert len(built.coreset_mean) == 1
+    assert len(built.coreset) == 1
     assert built.passes() == (2, 1)
 
 
 def test_exp2_learns_one_prompt_per_batch():
     built = tiny(rho=0.0)
     stream(built)
-    assert len(built.coreset_mean) == 4
+    assert len(built.coreset) == 4
     assert built.passes() == (2 + 3, 3)
 
 
@@ -66,10 +67,10 @@ def test_the_first_prompt_alone_serves_the_stream():
     built = tiny(rho=ALWAYS_KNOWN, alpha=0.0)
     images = batches(3)
     built.forward_and_adapt(images[0])
-    prompt = built.coreset_prompt[0].clone()
+    prompt = built.coreset.prompt[0].clone()
     built.forward_and_adapt(images[1])
     predicted = built.forward_and_adapt(images[2])
-    assert torch.equal(built.coreset_prompt[0], prompt)
+    assert torch.equal(built.coreset.prompt[0], prompt)
     with torch.no_grad():
         expected = built.backbone.classify(built.backbone.features(images[2], prompt))
     torch.testing.assert_close(predicted, expected)
@@ -81,7 +82,7 @@ class TestNormSpace:
         built = ready(lambda: DPCore(toy_cnn(norm), prompt_space="norms", steps_new=3, num_source=32))
         scores = torch.cat(stream(built))
         assert torch.isfinite(scores).all()
-        assert built.coreset_prompt.shape == (len(built.coreset_mean), built.trainable_parameters())
+        assert built.coreset.prompt.shape == (len(built.coreset), built.trainable_parameters())
 
     def test_it_keeps_the_contract(self):
         check_method(DPCore, prompt_space="norms", steps_new=3, num_source=32)
@@ -97,36 +98,35 @@ class TestNormSpace:
             embedded = built.space.embed(built.backbone, images)
             raw = built.space.raw(built.backbone, embedded)
         assert torch.equal(built.space.value(), source)  # the raw pass runs the source model
-        from tta_bench.functional import batch_statistics
-
-        assert float(built._distance(batch_statistics(raw))) == pytest.approx(distances["distance_raw"], rel=1e-5)
-        built.space.load(built.coreset_prompt[0])
+        assert float(built.source.distance(batch_statistics(raw))) == pytest.approx(distances["distance_raw"], rel=1e-5)
+        built.space.load(built.coreset.prompt[0])
         with torch.no_grad():
             learned = built.space.prompted(built.backbone, embedded)
-        assert float(built._distance(batch_statistics(learned))) < distances["distance_raw"]
+        assert float(built.source.distance(batch_statistics(learned))) < distances["distance_raw"]
 
 
 class TestFloorGuard:
     def test_a_batch_like_the_source_is_left_alone(self):
         built = method(floor_guard=1e6)
         scores = built.forward_and_adapt(images_with(5.0))
-        assert (built.passes(), len(built.coreset_mean)) == ((1, 0), 0)
+        assert (built.passes(), len(built.coreset)) == ((1, 0), 0)
         assert torch.equal(scores, built.backbone(images_with(5.0)))
 
     def test_a_far_batch_is_learned(self):
         built = method(floor_guard=1.0)
         built.forward_and_adapt(images_with(100.0))
-        assert len(built.coreset_mean) == 1
+        assert len(built.coreset) == 1
 
 
 def test_confident_source_images_are_those_of_low_entropy():
-    built = ready(lambda: DPCore(toy_backbone(), num_source=2, source_filter="confident"))
-    from tta_bench.functional import softmax_entropy
-
-    images = batches(1, batch_size=16)[0]
+    built = DPCore(toy_backbone(), num_source=5, source_filter="confident")
+    images = torch.cat(batches(3, batch_size=16))
+    built.fit_source(images.split(16))
     with torch.no_grad():
-        expected = softmax_entropy(built.backbone(images)) < 0.4 * math.log(4)
-    assert torch.equal(built._passes_filter(images), expected)
+        sure = softmax_entropy(built.backbone(images)) < 0.4 * math.log(4)
+        expected = batch_statistics(built.backbone.features(images[sure][:5]))
+    assert 5 < sure.sum() < 48
+    torch.testing.assert_close((built.source.mean, built.source.std), tuple(expected))
 
 
 class TestDPCoreB:
@@ -139,8 +139,8 @@ class TestDPCoreB:
         for image in images:
             buffered.forward_and_adapt(image[None])
         whole.forward_and_adapt(images)
-        torch.testing.assert_close(buffered.coreset_mean, whole.coreset_mean)
-        torch.testing.assert_close(buffered.coreset_prompt, whole.coreset_prompt)
+        torch.testing.assert_close(buffered.coreset.mean, whole.coreset.mean)
+        torch.testing.assert_close(buffered.coreset.prompt, whole.coreset.prompt)
         assert len(buffered.buffer) == 0
         assert buffered.passes() == (1 + (1 + 3) * 8, 3 * 8)  # paid by the image that filled the buffer
 
@@ -152,7 +152,7 @@ class TestDPCoreB:
         torch.testing.assert_close(before, source)
         after = built.forward_and_adapt(images[1][:1])
         with torch.no_grad():
-            prompted = built.backbone.classify(built.backbone.features(images[1][:1], built.coreset_prompt[0]))
+            prompted = built.backbone.classify(built.backbone.features(images[1][:1], built.coreset.prompt[0]))
         torch.testing.assert_close(after, prompted)
 
     def test_a_buffer_of_one_is_refused(self):

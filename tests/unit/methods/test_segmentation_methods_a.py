@@ -376,19 +376,19 @@ class TestDPCore:
         torch.testing.assert_close(built.source_std, std)
         distances = [(one.mean - mean).norm() + (one.std - std).norm() for one in each]
         torch.testing.assert_close(built.source_spread, torch.stack(distances).mean())
-        torch.testing.assert_close(built._floor(4), built.source_spread / 2**0.5)  # 4 images here, 4 there
+        torch.testing.assert_close(built.source.floor(4, 4), built.source_spread / 2**0.5)  # 4 images here, 4 there
 
     @pytest.mark.parametrize(("space", "lr"), [("tokens", 0.1), ("norms", 0.003)])
     def test_one_image_is_enough_to_learn_a_prompt_that_lowers_the_distance(self, source, night, space, lr):
         built = self.dpcore(source, prompt_space=space, lr=lr)
         built.forward_and_adapt(night)
         assert built.passes() == (1 + 5, 5)
-        assert built.coreset_prompt.shape[0] == 1
+        assert built.coreset.prompt.shape[0] == 1
         distances = []
-        for prompt in (built.initial_prompt, built.coreset_prompt[0]):
+        for prompt in (built.initial_prompt, built.coreset.prompt[0]):
             built.space.load(prompt)
             embedded = built.space.embed(built.backbone, night)
-            distances.append(built._distance(built._statistics(built.space.prompted(built.backbone, embedded))))
+            distances.append(built.source.distance(built._statistics(built.space.prompted(built.backbone, embedded))))
         assert distances[1] < 0.9 * distances[0]
 
     def test_an_image_near_the_source_passes_by_if_asked_for(self, source):
@@ -397,7 +397,7 @@ class TestDPCore:
             expected = load_segformer("streets_segformer")(source[0][:1])
         torch.testing.assert_close(built.forward_and_adapt(source[0][:1]), expected)
         assert built.passes() == (1, 0)
-        assert len(built.coreset_mean) == 0
+        assert len(built.coreset) == 0
         built.source_spread = built.source_spread / 100
         built.forward_and_adapt(source[0][:1])
-        assert len(built.coreset_mean) == 1
+        assert len(built.coreset) == 1

@@ -6,8 +6,7 @@ A prompt space holds the one prompt that is being learned. DPCore stores, mixes 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +43,8 @@ class TokenSpace(nn.Module):
     Args:
         backbone: Must take prompts.
         length: L.
-        draw: Makes the initial value: called with the shape (L, D) and a standard deviation.
+        distribution: Of the initial value, with the same standard deviation.
+        rng: Draws it.
 
     Raises:
         ValueError: If the backbone takes no prompts.
@@ -52,13 +52,19 @@ class TokenSpace(nn.Module):
     Source: VPT (Jia et al., ECCV 2022), shallow prompts and their initialisation.
     """
 
-    def __init__(self, backbone: Backbone, length: int, draw: Callable[[tuple[int, int], float], Tensor]) -> None:
+    def __init__(
+        self, backbone: Backbone, length: int, distribution: Literal["gaussian", "uniform"], rng: torch.Generator
+    ) -> None:
         super().__init__()
         if backbone.prompt_dim is None:
             raise ValueError("prompt tokens need a backbone that takes them, such as a vision transformer")
-        width = backbone.prompt_dim
-        std = math.sqrt(2 / (3 * (backbone.patch_size or 1) ** 2 + width))
-        self.prompt = nn.Parameter(draw((length, width), std).to(backbone.dtype))
+        tokens = torch.empty(length, backbone.prompt_dim)
+        std = math.sqrt(2 / (3 * (backbone.patch_size or 1) ** 2 + backbone.prompt_dim))
+        if distribution == "uniform":
+            tokens.uniform_(-math.sqrt(3) * std, math.sqrt(3) * std, generator=rng)
+        else:
+            tokens.normal_(0, std, generator=rng)
+        self.prompt = nn.Parameter(tokens.to(backbone.dtype))
         self.trainable = [self.prompt]
 
     def value(self) -> Tensor:
