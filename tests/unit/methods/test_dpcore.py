@@ -21,6 +21,7 @@ def method(**settings):
             "initial_prompt": torch.zeros(built.hparams.prompt_length, WIDTH).double(),
             "source_mean": torch.zeros(WIDTH).double(),
             "source_std": torch.ones(WIDTH).double(),
+            "source_spread": torch.tensor(2 * (1 + 1 / math.sqrt(2))).double(),  # of WIDTH = 4 standard deviations of 1
         }
     )
     return built
@@ -183,6 +184,34 @@ def test_initial_prompts_have_the_standard_deviation_of_visual_prompt_tuning(ini
     bound = math.sqrt(6 / (3 * 4**2 + 32))
     assert built.initial_prompt.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.02)
     assert (built.initial_prompt.abs().max() <= bound) == (init == "uniform")
+
+
+@pytest.mark.parametrize("space", ["tokens", "norms"])
+def test_the_source_is_measured_without_prompt_on_exactly_the_images_asked_for(space):
+    images = torch.cat(batches(3))
+    built = DPCore(toy_backbone(), prompt_space=space, num_source=20)  # two batches of 8, and 4 images of a third
+    built.fit_source(images.split(8))
+    with torch.no_grad():
+        features = toy_backbone().features(images[:20])
+    expected = batch_statistics(features)
+    torch.testing.assert_close((built.source.mean, built.source.std), tuple(expected))
+    assert built.backbone.meter.forward_samples == 20
+
+
+def test_the_floor_is_that_of_the_images_behind_the_source():
+    built = method(num_source=12)
+    built.forward_and_adapt(images_with(mean=2.0))
+    expected = 2 * (1 + 1 / math.sqrt(2)) * math.sqrt(1 / 4 + 1 / 12)
+    assert built.diagnostics()["distance_floor"] == pytest.approx(expected)
+
+
+def test_a_batch_of_one_image_has_no_distances():
+    built = method()
+    built.forward_and_adapt(images_with(mean=2.0))
+    built.forward_and_adapt(images_with(mean=2.0)[:1])
+    found = built.diagnostics()
+    assert all(math.isnan(found[f"distance_{name}"]) for name in ("raw", "weighted", "floor"))
+    assert (found["is_new_domain"], built.passes()) == (0.0, (1, 0))
 
 
 def test_entropy_filter_keeps_only_confident_source_images():
