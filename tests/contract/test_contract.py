@@ -34,7 +34,7 @@ FAST = {
     "rotta": {"memory_size": 6, "update_every": 5},
     "santa": {"num_source": 32},
     "sar": {"lr": 0.01, "entropy_margin": 0.41, "reset_threshold": 0.1},
-    "vdp": {"jump": 0.02},
+    "vdp": {"jump": 0.02, "grid": 16, "frame_width": 1, "warmup_steps": 3},
     "vida": {"warmup_steps": 3, "high_rank": 4, "num_views": 2},
 }
 

@@ -20,14 +20,13 @@ NETWORKS = {
 # Methods that work on tokens or prompts, or on batch norm; everything else must run on a convolutional network.
 NEEDS_TRANSFORMER = {"cmae", "dept", "dpcore", "dpcore_b", "dpcore_simplified", "foa", "vida"}
 NEEDS_BATCH_NORM = {"bn_adapt"}
-NEEDS_SIZE = {"vdp": {"image_size": 16}}  # a convolutional network takes images of any size
 
 
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("name", list(METHODS))
 def test_other_networks(name, network):
     transformer = "classes" in network
-    settings = FAST.get(name, {}) | ({} if transformer else NEEDS_SIZE.get(name, {}))
+    settings = FAST.get(name, {})
     if name == "santa" and network == "1000 classes":
         settings = {"num_source": 1000}  # prototypes need an image of every class
     method = METHODS[name](NETWORKS[network](), **settings)

@@ -32,7 +32,7 @@ SETTINGS = {
     "dept": {"warmup_steps": 2, "prompt_length": 2, "head_width": 16},
     "ecotta": {"warmup_steps": 2, "bottleneck": 4, "entropy_margin": 0.8},
     "rotta": {"memory_size": 10, "update_every": 2},
-    "vdp": {"image_size": 28, "jump": 0.0},
+    "vdp": {"warmup_steps": 2, "jump": 0.0},
     "vida": {"warmup_steps": 2, "num_views": 2},
 }
 
@@ -199,8 +199,8 @@ class TestDePT:
 
 class TestVDP:
     def test_a_prompt_is_stretched_over_the_image(self):
-        built = method("vdp", image_size=4, frame_width=0.25)
-        values = torch.arange(1.0, 13.0).expand(3, -1)  # twelve pixels around 2 x 2
+        built = method("vdp", grid=4, frame_width=1)
+        values = torch.arange(1.0, 13.0).expand(3, -1)  # twelve cells around 2 x 2
         added = built.prompted(torch.zeros(1, 3, 8, 16), values)[0, 0]
         assert added[0, 0] == 1
         assert added[0, -1] == 4
@@ -208,17 +208,11 @@ class TestVDP:
         assert not added[3:5, 6:10].any()
         assert added[0, 4].item() == pytest.approx(1 + 0.625)  # (4 + 1/2) / 4 - 1/2 of the way between pixels
 
-    def test_prompts_need_no_size(self):
-        built = METHODS["vdp"](network())
-        built.configure_model()
-        assert built.specific.shape == (3, 128**2 - (128 - 2 * 9) ** 2)
-        built.forward_and_adapt(IMAGES[:1])
-        assert built.specific.any()
-
     def test_confidence_is_a_mean_over_pixels(self):
         built = method("vdp")
+        prompt = built.teacher_agnostic.clone()
         built.forward_and_adapt(IMAGES[:1])
-        expected = source_scores(IMAGES[:1]).softmax(dim=1).amax(dim=1).mean()
+        expected = source_scores(built.prompted(IMAGES[:1], prompt)).softmax(dim=1).amax(dim=1).mean()
         assert built.diagnostics()["confidence"] == pytest.approx(expected.item(), rel=1e-5)
 
 

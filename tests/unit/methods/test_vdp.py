@@ -6,16 +6,19 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from tta_bench.functional import symmetric_cross_entropy
 from tta_bench.methods import VDP
-from tta_bench.testing import batches, ready, toy_backbone, toy_cnn
+from tta_bench.testing import batches, ready, toy_backbone, toy_cnn, toy_data
+from tta_bench.types import SourceNeed
 
 IMAGES = batches(1)[0]
 
 
 def method(**settings):
-    return ready(lambda: VDP(toy_backbone(), **settings))
+    cells = {"grid": 16, "frame_width": 1}  # a cell for each pixel of the toy images
+    return ready(lambda: VDP(toy_backbone(), **{**cells, "warmup_steps": 0, **settings}))
 
 
 def logits_of(confidence):
@@ -23,15 +26,58 @@ def logits_of(confidence):
     return torch.tensor([[math.log(confidence / (1 - confidence)), 0.0]]).expand(2, 2).double()
 
 
-@pytest.mark.parametrize(("frame_width", "pixels"), [(1 / 14, 60), (0.25, 192), (0.5, 256), (1.0, 256)])
-def test_the_prompts_are_a_frame(frame_width, pixels):
+@pytest.mark.parametrize(("frame_width", "cells"), [(1, 60), (4, 192), (8, 256)])
+def test_the_prompts_are_a_frame(frame_width, cells):
     built = method(frame_width=frame_width)
-    assert built.specific.shape == built.agnostic.shape == (3, pixels)
-    assert built.extra_parameters() == built.trainable_parameters() == 2 * 3 * pixels
+    assert built.specific.shape == built.agnostic.shape == (3, cells)
+    assert built.extra_parameters() == built.trainable_parameters() == 2 * 3 * cells
+
+
+def test_the_default_has_the_published_size_on_any_network():
+    for backbone in (toy_backbone(), toy_cnn()):
+        built = VDP(backbone)
+        built.configure_model()
+        assert built.extra_parameters() == built.trainable_parameters() == 1800
+
+
+@pytest.mark.parametrize("frame_width", [0, 9])
+def test_a_frame_that_does_not_fit_is_refused(frame_width):
+    with pytest.raises(ValueError, match=f"a frame of {frame_width} cells does not fit a grid of 16"):
+        method(frame_width=frame_width)
+
+
+def test_the_warm_up_lowers_the_loss_on_the_source_by_the_agnostic_prompt_alone():
+    built = method(warmup_steps=30, warmup_lr=0.01)
+    stored, labels = next(iter(toy_data().source_dataloader(SourceNeed.LABELED, batch_size=64)))
+    images = built.backbone.prepare(stored)
+    with torch.no_grad():
+        before = F.cross_entropy(built.backbone(images), labels)
+        after = F.cross_entropy(built.backbone(built.prompted(images, built.agnostic)), labels)
+    assert after < 0.9 * before
+    assert not built.specific.any()
+    assert not built.importance.any()
+    for follower in (built.teacher_agnostic, built.anchor):
+        assert torch.equal(follower, built.agnostic)
+    assert not any(state.get("step", 0) for state in built.optimizer.state.values())
+
+
+def test_the_first_prediction_is_that_of_the_warmed_up_prompt():
+    built = method(warmup_steps=3, warmup_lr=0.1)
+    with torch.no_grad():
+        expected = built.backbone(built.prompted(IMAGES, built.agnostic))
+    assert torch.equal(built.forward_and_adapt(IMAGES), expected)
+    assert not torch.equal(expected, built.backbone(IMAGES))
+
+
+def test_without_the_source_it_refuses():
+    built = VDP(toy_backbone())
+    built.configure_model()
+    with pytest.raises(RuntimeError, match="VDP needs the source"):
+        built.forward_and_adapt(IMAGES)
 
 
 def test_a_prompt_is_added_to_the_border_of_each_image():
-    built = method(frame_width=0.25)
+    built = method(frame_width=4)
     values = torch.arange(3.0)[:, None].expand(3, 192)
     added = built.prompted(IMAGES, values) - IMAGES
     expected = torch.arange(3.0)[:, None, None].repeat(1, 16, 16)
@@ -133,16 +179,3 @@ def test_a_step_lowers_the_loss():
     with torch.no_grad():
         logits = built.backbone(built.prompted(IMAGES, built.specific + built.agnostic))
     assert symmetric_cross_entropy(logits, target).mean() < before
-
-
-def test_any_network_takes_the_prompts_once_it_is_told_their_size():
-    with pytest.raises(ValueError, match="as large as the images: set image_size"):
-        VDP(toy_cnn()).configure_model()
-    built = ready(lambda: VDP(toy_cnn(), image_size=16))
-    assert built.forward_and_adapt(IMAGES).shape == (8, 4)
-    assert built.specific.any()
-
-
-def test_images_of_another_size_are_refused():
-    with pytest.raises(ValueError, match="for images of 32x32 pixels, not 16x16: set image_size"):
-        method(image_size=32).forward_and_adapt(IMAGES)

@@ -15,13 +15,16 @@ from tta_bench.methods import METHODS, Source
 from tta_bench.methods.warm_up import warm_up
 from tta_bench.types import SourceNeed
 
-NAMES = ("dept", "ecotta", "vida")
+NAMES = ("dept", "ecotta", "vdp", "vida")
 # Other values of all that the stream alone depends on.
 STREAM = {
     "dept": {
         "lr": 0.1, "clip": 9.0, "neighbors": 1, "memory_size": 2, "diversity_weight": 2.0, "spread_weight": 3.0,
     },
     "ecotta": {"lr": 0.1, "regularization": 3.0, "entropy_margin": 0.1, "mode": "single"},
+    "vdp": {
+        "lr_specific": 0.1, "lr_agnostic": 0.1, "teacher_momentum": 0.5, "penalty": 3.0, "damping": 1.0, "jump": 0.5,
+    },
     "vida": {
         "lr": 0.1, "adapter_lr": 0.1, "optimizer": "adam", "loss": "cross_entropy", "num_views": 3, "views": "flip",
         "threshold": 9.0, "scales": "released", "teacher_momentum": 0.5, "adapter_momentum": 0.5,
