@@ -152,7 +152,7 @@ class VDP(TTAMethod):
         """Add a prompt (C, M), stretched to their size, to images (B, C, H, W)."""
         grid = self.hparams.grid
         canvas = prompt.new_zeros(len(prompt), grid**2).index_copy(1, self.cells, prompt)
-        return images + resized(canvas.view(1, -1, grid, grid), tuple(images.shape[-2:]))
+        return images + resized(canvas.view(1, -1, grid, grid), (images.shape[-2], images.shape[-1]))
 
     def _learn(self, loss: Tensor) -> None:
         """Step both prompts, credit the moves of the domain-agnostic one, and let the teacher follow."""
