@@ -197,6 +197,11 @@ class TestCreatingAMethod:
         expected = hyper_parameters("method=cotta", "dataset=cifar10_c", "method.threshold=0.5")
         assert {key: tuned.hparams[key] for key in expected} == expected
 
+    def test_takes_published_values_unless_asked(self):
+        published = inspect.signature(tta.methods.ViDA).parameters["warmup_steps"].default
+        assert tta.tuned_values("shapes_c", "vida")["method"]["warmup_steps"] != published
+        assert tta.create_method("vida", testing.toy_backbone()).hparams.warmup_steps == published
+
     def test_refuses_what_was_never_tuned(self):
         with pytest.raises(ConfigError, match=r"^nothing was tuned for tent on shapes_c; there are values for: dept"):
             tta.create_method("tent", testing.toy_backbone(), tuned="shapes_c")
@@ -225,6 +230,12 @@ def test_every_setting_that_is_listed_makes_a_stream(setting):
 
 
 class TestRecords:
+    def test_of_half_a_stream_tell_no_error(self):
+        half = {"mean_error": 3.0, "domain_error": {"fog": 3.0}, "mean_iou": 2.0, "domain_iou": {"fog": 2.0}}
+        done, failed = (tta.RunRecord({"status": status, **half}) for status in ("done", "failed"))
+        assert (done.mean_error, done.domain_error, done.mean_iou, done.domain_iou) == tuple(half.values())
+        assert (failed.mean_error, failed.domain_error, failed.mean_iou, failed.domain_iou) == (None, {}, None, {})
+
     def test_without_pandas_one_sentence_says_what_to_do(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "pandas", None)
         with pytest.raises(ImportError, match=r"^to_pandas\(\) needs the package pandas: pip install pandas$"):
