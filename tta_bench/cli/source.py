@@ -14,15 +14,39 @@ source_app = typer.Typer(
 )
 
 
+Output = Annotated[
+    Path, typer.Option(help="File of the weights (.safetensors); a .yaml that describes them lies beside it")
+]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of initial weights, order and views")]
+Epochs = Annotated[int, typer.Option(min=1, help="Passes over the training images")]
+
+
 @source_app.command("train")
 def source_train(
-    output: Annotated[Path, typer.Option(help="Where the weights go; a .yaml with the facts lies beside them")],
-    words: Words = None,
-    images: Annotated[
-        str | None,
-        typer.Option(help="Fine-tune on these: class folders, CIFAR's binary version, a .npz file, or a .npy file"),
-    ] = None,
-    model: Annotated[str | None, typer.Option(help="What is fine-tuned: a timm model by its full tag")] = None,
+    output: Output,
+    seed: Seed = 0,
+    epochs: Epochs = 8,
+    num_images: Annotated[int, typer.Option(min=1, help="Training images")] = 40_000,
+    lr: Annotated[float, typer.Option(help="Peak learning rate")] = 1.5e-3,
+) -> None:
+    """Train the source model of shapes_c from scratch, on clean images only.
+
+    The same command goes on after the last finished epoch.
+
+    Example:
+        tta-bench source train --output shapes_vit.safetensors
+    """
+    with one_sentence():
+        from tta_bench.training.classifier import train_shapes_vit
+
+        train_shapes_vit(output, seed=seed, epochs=epochs, num_images=num_images, lr=lr, console=console)
+
+
+@source_app.command("fine-tune")
+def source_fine_tune(
+    output: Output,
+    images: Annotated[str, typer.Option(help="Class folders, CIFAR's binary version, a .npz file, or a .npy file")],
+    model: Annotated[str | None, typer.Option(help="A timm model by its full tag")] = None,
     checkpoint: Annotated[str | None, typer.Option(help="Local weights of that model")] = None,
     config: Annotated[str | None, typer.Option(help="A description of a model, with --checkpoint")] = None,
     labels: Annotated[str | None, typer.Option(help="The labels of a .npy file")] = None,
@@ -30,74 +54,65 @@ def source_train(
     classes: Annotated[
         str | None, typer.Option(help="What gives class folders their labels, as dataset.classes")
     ] = None,
-    image_size: Annotated[int | None, typer.Option(help="Cut images of folders to this square")] = None,
-    seed: int = 0,
-    epochs: int = 8,
-    num_images: Annotated[
-        int | None, typer.Option(help="Of shapes_c, 40000 by default, and of streets_c, 2400")
-    ] = None,
-    lr: Annotated[float | None, typer.Option(help="1e-4 for fine-tuning by default, and more from scratch")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="128 by default, and 8 for segmentation")] = None,
-    num_workers: Annotated[int, typer.Option(help="Processes that decode images")] = 0,
+    image_size: Annotated[int | None, typer.Option(min=1, help="Cut images of folders to this square")] = None,
+    seed: Seed = 0,
+    epochs: Epochs = 8,
+    lr: Annotated[float, typer.Option(help="Peak learning rate")] = 1e-4,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images per step")] = 128,
+    num_workers: Annotated[int, typer.Option(min=0, help="Processes that decode images")] = 0,
     wandb: Annotated[bool, typer.Option(help="Also log to Weights & Biases")] = False,
 ) -> None:
-    """Fine-tune a timm model on your images; without --images, train the source model of shapes_c from scratch.
+    """Fine-tune a timm model on your own images: a source model for CIFAR, or for your data.
 
-    With dataset=..., train a SegFormer from scratch on the source domain of a data set for segmentation.
+    One image in ten is held out for validation. The same command goes on after the last finished epoch.
 
-    One image in ten is held out for validation. The same command goes on fine-tuning after the last finished epoch.
-
-    Examples:
-        tta-bench source train --output vit-cifar10.safetensors --images cifar-10-batches-bin
+    Example:
+        tta-bench source fine-tune --output vit-cifar10.safetensors --images cifar-10-batches-bin
         --model vit_tiny_patch16_224.augreg_in21k_ft_in1k --checkpoint vit_tiny.npz --wandb
-
-        tta-bench source train --output shapes_vit.safetensors
-
-        tta-bench source train dataset=segmentation_folder dataset.images=camvid/images dataset.labels=camvid/labels
-        dataset.classes=camvid/label_colors.txt dataset.source_domain=day --output segformer.safetensors --epochs 40
     """
     with one_sentence():
-        fine_tuning = {
-            "--images": images, "--model": model, "--checkpoint": checkpoint, "--config": config, "--labels": labels,
-            "--classes": classes, "--image-size": image_size, "--num-workers": num_workers, "--wandb": wandb,
-        }  # fmt: skip
-        given = [option for option, value in fine_tuning.items() if value]
-        if words:
-            if given:
-                raise ValueError(f"dataset=... trains a SegFormer from scratch, without {', '.join(given)}")
-            from tta_bench.training.segmenter import train_on_source_domain
-
-            train_on_source_domain(
-                words, output, seed=seed, epochs=epochs, num_images=num_images, lr=lr, batch_size=batch_size,
-                console=console,
-            )  # fmt: skip
-            return
-        if images is None:
-            if given or batch_size:
-                unused = [*given, *(["--batch-size"] if batch_size else [])]
-                raise ValueError(f"{', '.join(unused)} is for fine-tuning on images of yours: give --images, too")
-            _train_shapes_vit(output, seed, epochs, num_images, lr)
-            return
-        if num_images is not None:
-            raise ValueError("--num-images is for shapes_c: of --images, all are used")
         if model is None and config is None:
             raise ValueError("say what is fine-tuned: --model with its full timm tag, or --config with --checkpoint")
         from tta_bench.training.fine_tune import FineTuneRecipe, fine_tune
 
         recipe = FineTuneRecipe(
-            images, labels, split, classes, image_size, model, checkpoint, config, seed, epochs,
-            1e-4 if lr is None else lr, batch_size or 128,
-        )  # fmt: skip
+            images, labels, split, classes, image_size, model, checkpoint, config, seed, epochs, lr, batch_size
+        )
         fine_tune(recipe, output, console, num_workers=num_workers, wandb=wandb)
 
 
-def _train_shapes_vit(output: Path, seed: int, epochs: int, num_images: int | None, lr: float | None) -> None:
-    from tta_bench.training.classifier import train_shapes_vit
+@source_app.command("train-segmenter")
+def source_train_segmenter(
+    output: Output,
+    words: Words = None,
+    seed: Seed = 0,
+    epochs: Epochs = 8,
+    num_images: Annotated[
+        int | None, typer.Option(min=1, help="Training images of streets_c, 2400 by default; of others, all are used")
+    ] = None,
+    lr: Annotated[float | None, typer.Option(help="Peak learning rate; 3e-3 for streets_c, 1e-3 for others")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Images per step, 8 by default")] = None,
+) -> None:
+    """Train a SegFormer from scratch on the source domain of a data set with a class per pixel.
 
-    train_shapes_vit(
-        output, seed=seed, epochs=epochs, num_images=num_images or 40_000, lr=1.5e-3 if lr is None else lr,
-        console=console,
-    )  # fmt: skip
+    One image in ten is held out for validation. The same command goes on after the last finished epoch.
+
+    Examples:
+        tta-bench source train-segmenter dataset=streets_c --output streets_segformer.safetensors
+
+        tta-bench source train-segmenter dataset=segmentation_folder dataset.images=camvid/images
+        dataset.labels=camvid/labels dataset.classes=camvid/label_colors.txt dataset.source_domain=day
+        --output segformer.safetensors --epochs 40
+    """
+    with one_sentence():
+        if not any(word.startswith("dataset=") for word in words or []):
+            raise ValueError("say which data set to learn from, for example dataset=streets_c")
+        from tta_bench.training.segmenter import train_on_source_domain
+
+        train_on_source_domain(
+            words or [], output, seed=seed, epochs=epochs, num_images=num_images, lr=lr, batch_size=batch_size,
+            console=console,
+        )  # fmt: skip
 
 
 @source_app.command("warmup")

@@ -1,4 +1,4 @@
-"""Intersection over union of whole data sets, and predictions from several views of an image."""
+"""Confusion matrices of segmented images, and predictions from several views of an image."""
 
 from __future__ import annotations
 
@@ -13,36 +13,10 @@ from tta_bench.functional.entropy import at_least_float32
 IGNORE = 255  # the label of pixels that do not count
 
 
-def confusion_matrix(predicted: Tensor, labels: Tensor, num_classes: int, ignore: int = IGNORE) -> Tensor:
-    """Count pixels by label and prediction; the counts of several images are added.
-
-    Args:
-        predicted: Classes (...) int64.
-        labels: Classes of the same shape, of any integer type.
-        num_classes: K.
-        ignore: Label of pixels that do not count.
-
-    Returns:
-        (K, K) int64: rows are labels, columns are predictions.
-
-    Raises:
-        ValueError: If a label is neither a class nor ``ignore``.
-
-    Example:
-        >>> confusion_matrix(torch.tensor([0, 1, 1, 0]), torch.tensor([0, 1, 0, 255]), 2)
-        tensor([[1, 1],
-                [0, 1]])
-    """
-    counted = labels != ignore
-    rows, columns = labels[counted].long(), predicted[counted]
-    counts = torch.bincount(rows * num_classes + columns, minlength=num_classes**2)
-    if len(counts) > num_classes**2:
-        raise ValueError(f"a label is {int(rows.max())}, where classes go to {num_classes - 1} and {ignore} is ignored")
-    return counts.view(num_classes, num_classes)
-
-
 def confusion_per_image(predicted: Tensor, labels: Tensor, num_classes: int, ignore: int = IGNORE) -> Tensor:
-    """``confusion_matrix`` of each image by itself, without waiting for the device.
+    """Count the pixels of each image by label and prediction, without waiting for the device.
+
+    torchmetrics counts a batch as a whole; a batch here may hold images of several domains.
 
     Args:
         predicted: Classes (B, H, W) int64.
@@ -56,35 +30,6 @@ def confusion_per_image(predicted: Tensor, labels: Tensor, num_classes: int, ign
     cells = torch.where(labels == ignore, num_classes**2, labels * num_classes + predicted).flatten(1)
     counts = cells.new_zeros(len(cells), num_classes**2 + 1).scatter_add_(1, cells, torch.ones_like(cells))
     return counts[:, :-1].unflatten(1, (num_classes, num_classes))
-
-
-def intersection_over_union(confusion: Tensor) -> Tensor:
-    """IoU of each class, in [0, 1]: pixels that are and were called this class, over those that are or were.
-
-    Args:
-        confusion: Counts (..., K, K) of a whole data set; a mean over images is something else.
-
-    Returns:
-        (..., K) float64; nan for a class that no pixel has and no pixel was called.
-
-    Source: PASCAL VOC (Everingham et al., IJCV 2010), Sec. 4.4; which classes are absent as in mmsegmentation.
-
-    Example:
-        >>> intersection_over_union(torch.tensor([[2, 0, 0], [1, 1, 0], [0, 0, 0]]))
-        tensor([0.6667, 0.5000,    nan], dtype=torch.float64)
-    """
-    both = confusion.diagonal(dim1=-2, dim2=-1).double()
-    either = confusion.sum(-1) + confusion.sum(-2) - both
-    return both / either
-
-
-def mean_iou(confusion: Tensor) -> Tensor:
-    """Mean IoU (...) over the classes that are there, in [0, 1]; nan if there is none.
-
-    Args:
-        confusion: Counts (..., K, K) of a whole data set.
-    """
-    return intersection_over_union(confusion).nanmean(dim=-1)
 
 
 def resized(scores: Tensor, size: tuple[int, int]) -> Tensor:

@@ -74,32 +74,14 @@ def paired_difference(a: Mapping[K, float], b: Mapping[K, float]) -> Difference 
 def student_t(df: int, level: float = LEVEL) -> float:
     """The t for which a Student variable lies within -t and t with probability ``level``.
 
-    With t = sqrt(df) tan(angle), the probability is a finite sum of powers of cos(angle) for whole degrees of
-    freedom, which is solved for the angle by bisection.
-
     Args:
         df: Degrees of freedom, at least 1.
         level: Probability between 0 and 1.
-
-    Source: Abramowitz and Stegun, Handbook of Mathematical Functions (1964), 26.7.3 and 26.7.4.
 
     Example:
         >>> [round(student_t(df), 3) for df in (1, 2, 9)]
         [12.706, 4.303, 2.262]
     """
-    low, high = 0.0, math.pi / 2
-    for _ in range(60):
-        angle = (low + high) / 2
-        low, high = (angle, high) if _probability_within(angle, df) < level else (low, angle)
-    return math.sqrt(df) * math.tan(low)
+    from scipy.special import stdtrit  # takes as long to import as the rest of a report
 
-
-def _probability_within(angle: float, df: int) -> float:
-    cos, odd = math.cos(angle), df % 2
-    term, total = (cos if odd else 1.0), 0.0
-    for k in range(odd, df - 1, 2):  # terms cos^k, as long as k <= df - 2
-        total += term
-        term *= cos**2 * (k + 1) / (k + 2)
-    if odd:
-        return 2 / math.pi * (angle + math.sin(angle) * total)
-    return math.sin(angle) * total
+    return float(stdtrit(df, (1 + level) / 2))

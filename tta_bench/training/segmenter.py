@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from multiprocessing import get_context
 from pathlib import Path
@@ -10,22 +9,27 @@ from pathlib import Path
 import lightning.pytorch as L
 import numpy as np
 import torch
-from omegaconf import OmegaConf
 from rich.console import Console
 from rich.progress import track
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
+from torchmetrics.classification import MulticlassJaccardIndex
 
 from tta_bench.config.compose import build, compose_stream, require
-from tta_bench.datasets.base import DomainDataset, SegmentedImages, SegmentedSubset, has_label_maps
+from tta_bench.datasets.base import (
+    DomainDataset,
+    SegmentedImages,
+    SegmentedSubset,
+    digest,
+    has_label_maps,
+    label_digest,
+)
 from tta_bench.datasets.procedural.street_scenes import CLASSES
 from tta_bench.datasets.segmentation.streets_c import StreetScenes
-from tta_bench.functional.segmentation import IGNORE, confusion_matrix, mean_iou, resized
+from tta_bench.functional.segmentation import IGNORE, resized
 from tta_bench.models.loading.segformer import SegFormer, require_mmseg, segformer
-from tta_bench.quiet import quiet_lightning
-from tta_bench.training.classifier import MEAN, STD, SourceTraining
+from tta_bench.training.core import MEAN, STD, EpochOrder, SourceTraining, Training, check_positive, half
 
 BATCH_SIZE = 8
 
@@ -40,40 +44,31 @@ class SegmentationTraining(SourceTraining):
         network: Encoder and head.
         lr: Peak learning rate.
         total_steps: Optimizer steps of the whole training.
-        console: Where to print a line per epoch.
+        seed: Seed of the mirroring and the changes of colour.
     """
 
-    def __init__(self, network: SegFormer, lr: float, total_steps: int, console: Console) -> None:
-        super().__init__(nn.Sequential(network.backbone, network.decode_head), lr, total_steps)
-        self.network, self.console = network, console
-        self.num_classes = network.decode_head.num_classes
-        self.counts = torch.zeros(0)
+    def __init__(self, network: SegFormer, lr: float, total_steps: int, seed: int) -> None:
+        super().__init__(nn.Sequential(network.backbone, network.decode_head), lr, total_steps, seed)
+        self.network = network
+        self.iou = MulticlassJaccardIndex(network.decode_head.num_classes, average="macro", ignore_index=IGNORE)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """Cross-entropy of one batch: images (B, 3, H, W) uint8, labels (B, H, W)."""
         images, labels = batch
         mirrored = torch.rand(len(images)) < 0.5
         images[mirrored], labels[mirrored] = images[mirrored].flip(-1), labels[mirrored].flip(-1)
-        scores = resized(self(distorted(images)), (labels.shape[1], labels.shape[2]))
+        scores = resized(self(distorted(images) / 255), (labels.shape[1], labels.shape[2]))
         return F.cross_entropy(scores, labels.long(), ignore_index=IGNORE)
-
-    def on_validation_epoch_start(self) -> None:
-        """Start counting."""
-        self.counts = torch.zeros(self.num_classes, self.num_classes, dtype=torch.long, device=self.device)
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Count the pixels of one batch."""
-        scores = resized(self(batch[0]), (batch[1].shape[1], batch[1].shape[2]))
-        self.counts += confusion_matrix(scores.argmax(dim=1), batch[1], self.num_classes)
+        scores = resized(self(batch[0].float() / 255), (batch[1].shape[1], batch[1].shape[2]))
+        self.iou.update(scores, batch[1].long())
 
-    def on_train_epoch_end(self) -> None:
-        """Print the mean IoU on validation, which came just before."""
-        epoch = f"epoch {self.trainer.current_epoch + 1}/{self.trainer.max_epochs}"
-        self.console.print(f"{epoch}: mean IoU {100 * self.miou():.1f} % on validation")
-
-    def miou(self) -> float:
-        """Mean IoU of the pixels counted last, in [0, 1]."""
-        return float(mean_iou(self.counts))
+    def on_validation_epoch_end(self) -> None:
+        """Mean IoU over the classes that are there, in percent."""
+        self.log("mean IoU", 100 * self.iou.compute(), prog_bar=True)
+        self.iou.reset()
 
 
 def distorted(images: Tensor) -> Tensor:
@@ -133,44 +128,34 @@ def train_segformer(
         console: Where to print.
 
     Raises:
-        ValueError: If ``output`` does not end in .safetensors, mmsegmentation is missing, or there is no whole batch.
+        ValueError: As for ``Training``, or if mmsegmentation is missing, or there is no whole batch.
+        KeyboardInterrupt: If the training was interrupted; the same call goes on.
     """
-    if output.suffix != ".safetensors":
-        raise ValueError(f"--output must end in .safetensors, got {output}")
+    check_positive(epochs=epochs, lr=lr, batch_size=batch_size)
     if len(train) < batch_size:
         raise ValueError(f"{len(train)} training images make no batch of {batch_size}: lower --batch-size")
-    quiet_lightning()
-    started = time.perf_counter()
-    L.seed_everything(seed, verbose=False)
     kwargs = {"num_classes": len(classes), "embed_dims": embed_dims, "channels": channels}
+    recipe = {**kwargs, "data": train.describe(), "digest": digest(train), "labels": label_digest(train)}
+    recipe |= {"seed": seed, "epochs": epochs, "lr": lr, "batch_size": batch_size}
+    training = Training(output, recipe, console)
+    L.seed_everything(seed, verbose=False)
     network = segformer(len(classes), embed_dims=embed_dims, channels=channels)
-    order = torch.Generator().manual_seed(seed)
-    loader = DataLoader(_Examples(train), batch_size, shuffle=True, drop_last=True, generator=order)
+    loader = DataLoader(_Examples(train), batch_size, sampler=EpochOrder(len(train), seed), drop_last=True)
     held_out = DataLoader(_Examples(validation), batch_size)
-    module = SegmentationTraining(network, lr, len(loader) * epochs, console)
-    trainer = L.Trainer(
-        max_epochs=epochs,
-        gradient_clip_val=1.0,
-        logger=False,
-        enable_checkpointing=False,
-        enable_model_summary=False,
-        enable_progress_bar=False,
-    )
-    trainer.fit(module, loader, held_out)
-    state = {key: v.half() if v.is_floating_point() else v for key, v in network.state_dict().items()}
+    module = SegmentationTraining(network, lr, len(loader) * epochs, seed)
+    trainer = training.fit(module, loader, held_out, epochs=epochs, metric="mean IoU")
+    state = half(network.state_dict())
     network.load_state_dict(state)  # the rounded weights, as a user will load them
-    trainer.validate(module, held_out, verbose=False)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    save_file({key: value.contiguous() for key, value in state.items()}, output)
-    facts = (
-        f"# Trained by: {command}\n"
-        f"# Mean IoU of these weights on {len(validation)} images of the source domain: {100 * module.miou():.2f} %\n"
-        f"# torch {torch.__version__}, {torch.get_num_threads()} threads, {time.perf_counter() - started:.0f} seconds\n"
+    iou = trainer.validate(module, held_out, verbose=False)[0]["mean IoU"]
+    training.finish(
+        state,
+        {"architecture": "segformer", "kwargs": kwargs, "mean": list(MEAN), "std": list(STD), "classes": list(classes)},
+        [
+            f"Trained by: {command}",
+            f"Mean IoU of these weights on {len(validation)} images of the source domain: {iou:.2f} %",
+        ],
+        f"mean IoU {iou:.2f} % on validation",
     )
-    card = {"architecture": "segformer", "kwargs": kwargs, "mean": list(MEAN), "std": list(STD)}
-    card["classes"] = list(classes)
-    output.with_suffix(".yaml").write_text(facts + OmegaConf.to_yaml(OmegaConf.create(card)))
-    console.print(f"mean IoU {100 * module.miou():.2f} % on validation, weights in {output}")
 
 
 def train_streets_segformer(
@@ -190,7 +175,7 @@ def train_streets_segformer(
         ValueError: As for ``train_segformer``.
     """
     command = (
-        f"tta-bench source train dataset=streets_c --output {output.name} --seed {seed} --epochs {epochs} "
+        f"tta-bench source train-segmenter dataset=streets_c --output {output.name} --seed {seed} --epochs {epochs} "
         f"--num-images {num_images} --lr {lr}"
     )
     train_segformer(
@@ -241,7 +226,7 @@ def train_on_source_domain(
         return
     domains: DomainDataset = build(composed.config.dataset)
     if not has_label_maps(domains):
-        raise ValueError(f"{domains.name} has a class per image: a model of its source domain takes --images")
+        raise ValueError(f"{domains.name} has a class per image: train a model with source fine-tune")
     if num_images is not None:
         raise ValueError(f"--num-images is for data that are drawn: of {domains.name}, all source images are used")
     images, lr, batch_size = domains.source_images(), 1e-3 if lr is None else lr, batch_size or BATCH_SIZE
@@ -250,7 +235,7 @@ def train_on_source_domain(
     options = f"--output {output.name} --seed {seed} --epochs {epochs} --lr {lr} --batch-size {batch_size}"
     train_segformer(
         SegmentedSubset(images, learned), SegmentedSubset(images, held_out), domains.classes, output,
-        command=f"tta-bench source train {' '.join(words)} {options}", seed=seed, epochs=epochs, lr=lr,
+        command=f"tta-bench source train-segmenter {' '.join(words)} {options}", seed=seed, epochs=epochs, lr=lr,
         batch_size=batch_size, console=console,
     )  # fmt: skip
 

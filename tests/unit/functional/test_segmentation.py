@@ -1,19 +1,14 @@
-"""IoU over a whole data set, and the mean of several views."""
+"""Confusion matrices and the IoU that they give, and the mean of several views."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from torchmetrics.classification import MulticlassConfusionMatrix, MulticlassJaccardIndex
+from torchmetrics.functional.classification import multiclass_confusion_matrix, multiclass_jaccard_index
 
-from tta_bench.functional.segmentation import (
-    confusion_matrix,
-    intersection_over_union,
-    mean_iou,
-    multi_view_probabilities,
-    resized,
-)
+from tta_bench.functional.segmentation import confusion_per_image, multi_view_probabilities, resized
+from tta_bench.results.confusion import class_iou, mean_iou
 
 K = 6
 
@@ -27,66 +22,33 @@ def pixels(seed, absent=()):
     return torch.from_numpy(predicted), torch.from_numpy(labels.astype(np.uint8))
 
 
-def counted_one_by_one(images):
-    counts = np.zeros((K, K), dtype=np.int64)
-    for predicted, labels in images:
-        for p, y in zip(predicted.flatten().tolist(), labels.flatten().tolist(), strict=True):
-            if y != 255:
-                counts[y, p] += 1
-    return counts
-
-
-def iou_one_by_one(counts):
-    return [
-        counts[k, k] / union if (union := counts[k].sum() + counts[:, k].sum() - counts[k, k]) else float("nan")
-        for k in range(K)
-    ]
+@pytest.mark.parametrize("absent", [(), (4,), (0, 5)])
+def test_each_image_is_counted_as_torchmetrics_does(absent):
+    predicted, labels = pixels(0, absent)
+    counts = confusion_per_image(predicted, labels.long(), K)
+    assert counts.dtype == torch.int64
+    for ours, p, y in zip(counts, predicted, labels.long(), strict=True):
+        assert torch.equal(ours, multiclass_confusion_matrix(p, y, K, ignore_index=255))
 
 
 @pytest.mark.parametrize("absent", [(), (4,), (0, 5)])
-def test_counts_of_images_add_up_to_those_of_the_data_set(absent):
+def test_the_mean_iou_of_results_is_that_of_torchmetrics(absent):
     images = [pixels(seed, absent) for seed in range(3)]
-    total = sum(confusion_matrix(p, y, K) for p, y in images)
-    counts = counted_one_by_one(images)
-    assert total.dtype == torch.int64
-    np.testing.assert_array_equal(total, counts)
-    expected = iou_one_by_one(counts)
-    assert [bool(np.isnan(v)) for v in expected] == [k in absent for k in range(K)]
-    np.testing.assert_array_equal(intersection_over_union(total), expected)
-    assert float(mean_iou(total)) == pytest.approx(np.nanmean(expected), rel=1e-15)
-    apart = np.mean([float(mean_iou(confusion_matrix(p, y, K))) for p, y in images])
-    assert abs(float(mean_iou(total)) - apart) > 1e-4  # a mean over images is something else
+    total = sum(confusion_per_image(p, y.long(), K).sum(0) for p, y in images)
+    counts = {(y, p): int(n) for (y, p), n in np.ndenumerate(total.numpy()) if n}
+    predicted, labels = (torch.cat(part) for part in zip(*images, strict=True))
+    theirs = multiclass_jaccard_index(predicted, labels.long(), K, average=None, ignore_index=255)
+    assert class_iou(counts) == pytest.approx(
+        {k: 100 * float(theirs[k]) for k in range(K) if k not in absent}, rel=1e-6
+    )
+    assert mean_iou(counts) == pytest.approx(np.mean(list(class_iou(counts).values())), rel=1e-12)
+    macro = multiclass_jaccard_index(predicted, labels.long(), K, average="macro", ignore_index=255)
+    assert mean_iou(counts) == pytest.approx(100 * float(macro), rel=1e-6)  # what training validates with
 
 
-def test_agrees_with_torchmetrics():
-    predicted, labels = pixels(0)
-    ours = confusion_matrix(predicted, labels, K)
-    assert torch.equal(ours, MulticlassConfusionMatrix(K, ignore_index=255)(predicted, labels.long()))
-    theirs = MulticlassJaccardIndex(K, average=None, ignore_index=255)(predicted, labels.long())
-    torch.testing.assert_close(intersection_over_union(ours).float(), theirs)
-
-
-def test_a_class_is_absent_only_if_it_is_neither_there_nor_predicted():
-    predicted, labels = torch.tensor([0, 1, 1]), torch.tensor([0, 0, 255])
-    iou = intersection_over_union(confusion_matrix(predicted, labels, 3))
-    torch.testing.assert_close(iou, torch.tensor([0.5, 0.0, torch.nan], dtype=torch.double), equal_nan=True)
-
-
-def test_domains_stacked_are_counted_apart():
-    counts = torch.stack([confusion_matrix(*pixels(seed, absent=(seed,)), K) for seed in range(2)])
-    assert intersection_over_union(counts).shape == (2, K)
-    torch.testing.assert_close(mean_iou(counts), torch.stack([mean_iou(c) for c in counts]))
-
-
-def test_of_nothing_but_ignored_pixels_there_is_no_mean():
-    counts = confusion_matrix(torch.zeros(4, dtype=torch.long), torch.full((4,), 255), K)
-    assert counts.sum() == 0
-    assert mean_iou(counts).isnan()
-
-
-def test_a_label_that_is_no_class_is_named():
-    with pytest.raises(ValueError, match="a label is 7, where classes go to 5 and 255 is ignored"):
-        confusion_matrix(torch.tensor([0, 1]), torch.tensor([3, 7]), K)
+def test_of_nothing_but_ignored_pixels_nothing_is_counted():
+    nothing = torch.zeros(1, 2, 2, dtype=torch.long)
+    assert confusion_per_image(nothing, torch.full_like(nothing, 255), K).sum() == 0
 
 
 class TestSeveralViews:

@@ -51,6 +51,7 @@ def test_what_was_trained_is_what_is_loaded(tmp_path):
         epochs=3, lr=5e-3, embed_dims=8, channels=16, console=Console(file=text, width=200),
     )  # fmt: skip
     *epochs, last = text.getvalue().splitlines()
+    assert last.startswith("mean IoU ")
     assert [line.partition(":")[0] for line in epochs] == [f"epoch {i}/3" for i in (1, 2, 3)]
     card = (tmp_path / "w.yaml").read_text()
     assert card.startswith("# Trained by: make it\n# Mean IoU of these weights on 8 images of the source domain: ")
@@ -71,9 +72,9 @@ def test_what_was_trained_is_what_is_loaded(tmp_path):
 
 def test_images_and_labels_are_mirrored_together_and_ignored_pixels_teach_nothing(monkeypatch):
     monkeypatch.setattr("tta_bench.training.segmenter.distorted", lambda images: images)
-    module = SegmentationTraining(segformer(2, embed_dims=8, channels=16), 0.0, 1, Console(quiet=True)).eval()
+    module = SegmentationTraining(segformer(2, embed_dims=8, channels=16), 0.0, 1, seed=0).eval()
     seen = []
-    module.forward = lambda images: seen.append(images.clone()) or images[:, :2].float()
+    module.forward = lambda images: seen.append((255 * images).round().byte()) or 255 * images[:, :2]
     images = torch.randint(0, 255, (16, 3, 4, 8), dtype=torch.uint8)
     labels = (images[:, 0] > 128).byte()
     before = images.clone()
@@ -110,6 +111,6 @@ def test_a_distortion_is_a_contrast_a_saturation_and_a_brightness_per_image():
 def test_the_file_of_the_weights_must_be_safetensors(tmp_path):
     with pytest.raises(ValueError, match=r"--output must end in \.safetensors"):
         train_segformer(
-            Halves(1, 0), Halves(1, 0), ("a",), tmp_path / "w.pth", command="", seed=0, epochs=1, lr=1.0,
+            Halves(8, 0), Halves(1, 0), ("a",), tmp_path / "w.pth", command="", seed=0, epochs=1, lr=1.0,
             console=Console(quiet=True),
         )  # fmt: skip
