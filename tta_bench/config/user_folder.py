@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -56,6 +57,10 @@ def search_first(folder: Path | None) -> Iterator[None]:
     _register()
     _OwnFolder.folder = folder
     try:
-        yield
+        with warnings.catch_warnings():  # a file named as one of our classes changes values of it, as it should
+            warnings.filterwarnings(
+                "ignore", message="(?s).*is validated against ConfigStore schema", category=UserWarning
+            )
+            yield
     finally:
         _OwnFolder.folder = None

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 from hydra_zen import get_target
 from omegaconf import OmegaConf
-from pydantic import ConfigDict, Field, PydanticSchemaGenerationError, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError
 
 from tta_bench.config.words import ConfigError
 from tta_bench.streams import KINDS
@@ -145,7 +145,7 @@ def _hints(target: Callable[..., Any]) -> Mapping[str, Any]:
 def _adapter(hint: Any) -> TypeAdapter[Any]:
     try:
         return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
-    except PydanticSchemaGenerationError:
+    except PydanticUserError:  # a type that it does not know, or that checks itself
         return TypeAdapter(Any)
 
 

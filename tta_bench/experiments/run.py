@@ -133,7 +133,7 @@ class Run:
         policies: list[L.Callback] = [ResetAtBoundaries(monitor)] if self.config.reset == "domain" else []
 
         def trainer() -> L.Trainer:
-            own = [build(node) for node in self.config.callbacks.values()]
+            own = self._own_callbacks()
             return self._trainer(
                 [monitor, *policies, *own, progress, RankAgreement(monitor), self.forgetting, checkpoint]
             )
@@ -242,6 +242,17 @@ class Run:
             trainer.test(self.method, datamodule=self.data, verbose=False)
         return {"status": "done"}
 
+    def _own_callbacks(self) -> list[L.Callback]:
+        made = []
+        for name, node in self.config.callbacks.items():
+            try:
+                made.append(build(node))
+            except Exception as error:  # whatever a user's class raises
+                raise ConfigError(
+                    f"the callback {name} cannot be made: {str(error).strip().splitlines()[0]}"
+                ) from error
+        return made
+
     def _trainer(self, callbacks: list[L.Callback]) -> L.Trainer:
         quiet_lightning()
         settings = plain(self.config.trainer)
@@ -261,7 +272,7 @@ class Run:
                 enable_model_summary=False,
             )
         except Exception as error:  # from a missing device to what a plugin makes of the environment
-            raise ConfigError(f"the trainer cannot be made: {str(error).strip().splitlines()[0]}") from error
+            raise ConfigError(f"the trainer cannot be made: {_first_line(error)}") from error
 
     def header(self) -> dict[str, Any]:
         """What is known of the run before it starts, in the form of ``result.json``."""
@@ -312,6 +323,10 @@ class Run:
             "device": f"{name} ({torch.get_num_threads()} threads)" if device.type == "cpu" else name,
             "finished": _utc(),
         }
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _told(error: BaseException) -> str:

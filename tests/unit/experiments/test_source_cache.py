@@ -89,15 +89,15 @@ def test_what_matters_in_the_stream_only_keeps_it(settings):
     assert key(**settings) == key()
 
 
-class TestTheHashOfTheCode:
-    @pytest.fixture(scope="class")
-    def package(self, tmp_path_factory):
-        copied = tmp_path_factory.mktemp("code") / "tta_bench"
-        shutil.copytree(
-            PACKAGE, copied, ignore=lambda _, names: [n for n in names if "." in n and not n.endswith(".py")]
-        )
-        return copied
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    """A copy of the package's code that a test may touch."""
+    copied = tmp_path_factory.mktemp("code") / "tta_bench"
+    shutil.copytree(PACKAGE, copied, ignore=lambda _, names: [n for n in names if "." in n and not n.endswith(".py")])
+    return copied
 
+
+class TestTheHashOfTheCode:
     @pytest.mark.parametrize("name", DECISIVE)
     def test_changes_with_every_file_that_makes_numbers(self, package, name):
         method = METHODS["source"](toy_backbone())
