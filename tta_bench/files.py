@@ -1,7 +1,8 @@
-"""Write files so that a reader never sees half of one, and a full disk is one sentence."""
+"""Read a user's text files; write files so that no reader sees half of one and a full disk is one sentence."""
 
 from __future__ import annotations
 
+import codecs
 import errno
 import json
 import os
@@ -11,6 +12,35 @@ from pathlib import Path
 from typing import Any
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def read_text(path: Path, what: str) -> str:
+    """What a user has written into a text file, whatever editor it was: UTF-8 or, with its mark, UTF-16.
+
+    Byte order marks are dropped and line ends become newlines.
+
+    Args:
+        path: The file.
+        what: What it is, for messages.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is no text.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no {what} at {path}")
+    content = path.read_bytes()
+    utf_16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    try:
+        text = content.decode("utf-16" if utf_16 else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text file in UTF-8, as a {what} should be") from error
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def read_lines(path: Path, what: str) -> list[str]:
+    """The lines of a text file, without blanks around them and without empty ones; the rest is as for ``read_text``."""
+    return [line.strip() for line in read_text(path, what).split("\n") if line.strip()]
 
 
 class WriteError(OSError):

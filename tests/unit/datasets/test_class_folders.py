@@ -10,6 +10,8 @@ import timm.data
 import torchvision.transforms as T
 from PIL import Image
 
+from tta_bench.datasets.classification.corrupted import corrupted
+from tta_bench.datasets.classification.image_folder import image_folder
 from tta_bench.datasets.files.class_folders import Crop, find_images, is_whole, open_folder, read_image, without_damaged
 from tta_bench.datasets.files.class_names import imagenet_classes, label_map
 
@@ -31,13 +33,20 @@ class TestLabels:
         labels = label_map("imagenet")
         assert [labels[name] for name in ("0", "2", "10", "999")] == [0, 2, 10, 999]
 
-    def test_a_list_gives_its_own_order_whatever_its_line_ends(self, tmp_path):
-        (tmp_path / "classes.txt").write_bytes(b"dog\r\ncat\r\n\r\n")
+    @pytest.mark.parametrize(
+        "content",
+        [
+            b"dog\r\ncat\r\n\r\n", b"dog\rcat", b"dog \ncat\t\n", b"\xef\xbb\xbfdog\r\ncat\r\n",
+            "dog\r\ncat".encode("utf-16"),
+        ],
+    )  # fmt: skip
+    def test_a_list_gives_its_own_order_whatever_editor_wrote_it(self, tmp_path, content):
+        (tmp_path / "classes.txt").write_bytes(content)
         assert label_map(str(tmp_path / "classes.txt")) == {"dog": 0, "cat": 1}
 
     @pytest.mark.parametrize(
         ("content", "message"),
-        [(b"dog\ndog\n", "names dog twice"), (b"\n", "is empty"), (b"\xff\xfe", "is no text file")],
+        [(b"dog\ndog\n", "names dog twice"), (b"\n", "is empty"), (b"\xff\xff", "is no text file")],
     )
     def test_a_wrong_list_is_one_sentence(self, tmp_path, content, message):
         (tmp_path / "classes.txt").write_bytes(content)
@@ -107,7 +116,9 @@ class TestFinding:
                     pass
 
             monkeypatch.setattr("os.scandir", Scanned)
-            assert find_images(tmp_path, {"a", "b", "c"}) == {"a": ["x.jpg"], "b": ["10.JPEG", "2.png"]}
+            found = find_images(tmp_path, {"a", "b", "c"})
+            assert found.images == {"a": ["x.jpg"], "b": ["10.JPEG", "2.png"]}
+            assert found.left_out == {".txt": 1, "foreign/": 1}
 
     def test_a_folder_without_images_is_no_class_that_could_be_passed_over(self, tmp_path):
         save(tmp_path / "b" / "x.png")
@@ -128,6 +139,69 @@ class TestFinding:
             open_folder(tmp_path, "imagenet", Crop())
 
 
+class TestAListThatDoesNotFit:
+    @pytest.fixture
+    def folder(self, tmp_path):
+        for name in ("apple", "birch", "cobalt"):
+            save(tmp_path / "day" / name / "x.png")
+        return tmp_path / "day"
+
+    def opened(self, folder, *names):
+        (folder.parent / "classes.txt").write_text("\n".join(names))
+        return open_folder(folder, str(folder.parent / "classes.txt"), Crop())
+
+    def test_a_misspelt_class_names_the_folder_that_is_meant(self, folder):
+        message = r"day has no folder for the class 'aple' of dataset\.classes; did you mean its folder 'apple'\?"
+        with pytest.raises(ValueError, match=message):
+            self.opened(folder, "cobalt", "aple", "birch")
+
+    def test_a_class_that_resembles_no_folder_names_those_that_are_not_listed(self, folder):
+        with pytest.raises(ValueError, match=r"class 'zebra' .*; the list lacks its folders cobalt"):
+            self.opened(folder, "zebra", "apple", "birch")
+
+    def test_other_folders_are_left_out_if_every_class_has_one(self, folder):
+        images = self.opened(folder, "cobalt", "apple")
+        assert (images.labels.tolist(), images.left_out) == ([1, 0], {"birch/": 1})
+
+    def test_a_class_may_have_an_empty_folder_or_be_missing_from_a_complete_list(self, folder):
+        assert self.opened(folder, "zebra", "cobalt", "birch", "apple").labels.tolist() == [3, 2, 1]
+        (folder / "zebra").mkdir()
+        assert self.opened(folder, "zebra", "cobalt").labels.tolist() == [1]
+
+    def test_image_folder_looks_at_every_domain_and_at_the_source(self, folder):
+        save(folder.parent / "night" / "apple" / "x.png")
+        save(folder.parent / "night" / "bircj" / "x.png")
+        (folder.parent / "classes.txt").write_text("apple\nbirch\ncobalt")
+        classes = str(folder.parent / "classes.txt")
+        for roles in ({}, {"source_images": str(folder.parent / "night")}):
+            with pytest.raises(ValueError, match=r"night has no folder for the class 'birch' .*'bircj'"):
+                image_folder(root=str(folder.parent), classes=classes, image_size=None, resize=None, **roles)
+
+
+class TestWhatIsLeftOut:
+    def test_every_file_that_is_not_read_is_counted_in_the_result(self, tmp_path):
+        for name in ("day/a/1.png", "day/b/2.png", "night/a/3.png", "night/b/4.png"):
+            save(tmp_path / name)
+        for name in ("day/a/5.heic", "night/b/6.HEIC", "night/b/7.txt", "day/a/Thumbs.db", "day/a/.hidden"):
+            (tmp_path / name).write_bytes(b"x")
+        save(tmp_path / "day" / "loose.png")
+        save(tmp_path / "day" / "a" / "deeper" / "8.png")
+        data = image_folder(root=str(tmp_path), image_size=None, resize=None)
+        expected = {".heic": 2, ".txt": 1, "/": 1, "images beside the folders": 1}
+        assert data.describe()["left_out"] == expected
+        assert data.describe()["num_images"] == {"day": 2, "night": 2}
+        clean = corrupted(images=str(tmp_path / "day"), source_images=str(tmp_path / "night"), domains=["clean"])
+        assert clean.describe()["left_out"] == {".heic": 1, "/": 1, "images beside the folders": 1}
+        assert clean.describe()["left_out_of_source"] == {".heic": 1, ".txt": 1}
+
+    def test_nothing_is_said_where_all_is_read(self, tmp_path):
+        for suffix in ("tif", "tiff", "gif", "jpe", "jfif", "pgm"):
+            save(tmp_path / "day" / "a" / f"{suffix}.{suffix}")
+        data = image_folder(root=str(tmp_path), image_size=None, resize=None)
+        assert data.describe()["num_images"] == {"day": 6}
+        assert "left_out" not in data.describe()
+
+
 class TestDamage:
     @pytest.fixture
     def folder(self, tmp_path):
@@ -146,7 +220,7 @@ class TestDamage:
         found = {path.name for path in (folder / "a").iterdir() if is_whole(path)}
         assert found == {"whole.jpg", "whole.png", "whole.webp", "padded.jpg"}
 
-    @pytest.mark.parametrize("name", ["cut.jpg", "cut.png", "cut.webp", "empty.jpg", "page.jpg", "missing.jpg"])
+    @pytest.mark.parametrize("name", ["cut.jpg", "cut.png", "cut.webp", "empty.jpg", "page.jpg"])
     def test_a_damaged_image_is_one_sentence_that_names_it(self, folder, name):
         with pytest.raises(ValueError, match=rf"^{folder}/a/{name} is not a readable image: remove or replace it$"):
             read_image(folder / "a" / name, Crop())

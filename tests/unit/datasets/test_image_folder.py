@@ -61,6 +61,7 @@ class TestClasses:
     def test_a_list_gives_the_labels_and_lets_classes_be_missing(self, root, tmp_path):
         (root / "photo" / "horse" / "0.png").unlink()
         grey(root / "photo" / "not_listed" / "0.png", 99)
+        (root / "photo" / "cat").mkdir()
         (tmp_path / "classes.txt").write_text("horse\ncat\ndog\n")
         data = opened(root, classes=str(tmp_path / "classes.txt"))
         assert {d: data.labels(d).tolist() for d in data.domains} == {

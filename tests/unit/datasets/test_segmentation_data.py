@@ -296,7 +296,10 @@ class TestFolders:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("file,domain\na,b", "must have the columns image and domain"),
+            ("file,domain\na,b", "must have the columns image and domain .* but has: 'file', 'domain'"),
+            ("image;domain\na;b", "with commas between them, but has: 'image;domain'"),
+            ("image,domain\na", "has 2 columns, and 1 values in 'a'"),
+            ("", "is empty"),
             ("image,domain\n", "lists no images"),
             ("image,domain\nc.png,x", "lists c.png, and there is no such file in"),
         ],
@@ -305,6 +308,12 @@ class TestFolders:
         (folder / "t.csv").write_text(text)
         with pytest.raises((ValueError, FileNotFoundError), match=message):
             opened(folder, table=str(folder / "t.csv"))
+
+    def test_a_table_and_a_list_of_classes_may_begin_with_a_byte_order_mark(self, folder):
+        lines = "image,domain \r\na_day/1.png, x\r\n"
+        found = sorted((folder / "images").glob("*/*.png"))[0].relative_to(folder / "images").as_posix()
+        (folder / "t.csv").write_bytes(b"\xef\xbb\xbf" + lines.replace("a_day/1.png", found).encode())
+        assert opened(folder, table=str(folder / "t.csv")).domains == ("x",)
 
     @pytest.mark.parametrize("key", ["images", "labels", "table"])
     def test_paths_that_lead_nowhere_are_named(self, folder, key):

@@ -14,6 +14,7 @@ from tta_bench.datasets.corruptions import corrupt, load_frost_textures, name_fr
 from tta_bench.datasets.corruptions.names import check_severity, corruption_and_severity, domain_names
 from tta_bench.datasets.files.arrays import open_images
 from tta_bench.datasets.files.cifar_binary import is_cifar_binary
+from tta_bench.datasets.files.class_folders import left_out_facts
 
 
 class CorruptedDomains:
@@ -87,6 +88,7 @@ class CorruptedDomains:
             "family": self.family,
             "frost_textures": name_frost_textures(self.frost_folder),
             "seed": self.seed,
+            **left_out_facts([self.clean], self._source),
         }
 
     def source_images(self) -> CleanImages:

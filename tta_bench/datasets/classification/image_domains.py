@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tta_bench.datasets.base import CleanImages, digest
-from tta_bench.datasets.files.class_folders import ImageFiles, without_damaged
+from tta_bench.datasets.files.class_folders import ImageFiles, left_out_facts, without_damaged
 
 OnBadImage = Literal["fail", "skip"]
 
@@ -128,4 +128,4 @@ def from_files(
         images[domain] = chosen
     if on_bad_image == "skip":
         facts = {**facts, "skipped_images": {"number": len(skipped), "first": skipped[:10]}}
-    return ImageDomains(name, images, source, facts)
+    return ImageDomains(name, images, source, {**facts, **left_out_facts(files.values(), source)})

@@ -6,7 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from tta_bench.datasets.classification.image_domains import ImageDomains, OnBadImage, from_files
-from tta_bench.datasets.files.class_folders import Crop, Interpolation, class_folders, files_of, find_images, some
+from tta_bench.datasets.files.class_folders import (
+    Crop,
+    Interpolation,
+    check_list,
+    class_folders,
+    files_of,
+    find_images,
+    some,
+)
 from tta_bench.datasets.files.class_names import IMAGENET, IMAGENET_SUBSET, label_map
 
 
@@ -31,7 +39,7 @@ def image_folder(
             same classes. ``imagenet``: 0 to 999 by WordNet id, or by the folders ``0`` to ``999`` of ImageNet-V2; a
             domain may have some of the classes only. ``imagenet_subset``: the same, and the model chooses among the
             classes that some domain has, as is published for the 200 of ImageNet-R and -A; it is told which. The path
-            of a text file with a class name per line in the order of the labels: other folders are ignored.
+            of a text file with a class name per line in the order of the labels: other folders are left out.
         num_images: Use only so many images of each domain, spread evenly over the order of names; None uses all.
         image_size: Side of the square cut out of the centre; None keeps the images as they are (and needs
             ``resize=null``), they must then have one size.
@@ -51,22 +59,26 @@ def image_folder(
     source = None if source_images is None else Path(source_images).expanduser()
     folders = _domain_folders(top, domains, source)
     given = None if classes is None else label_map(IMAGENET if classes == IMAGENET_SUBSET else classes)
+    if given is not None and classes not in (IMAGENET, IMAGENET_SUBSET):
+        for folder in [*folders.values(), *([source] if source else [])]:
+            check_list(folder, given)
     found = {name: find_images(folder, given) for name, folder in folders.items()}
     facts: dict[str, Any] = {}
     if given is not None and classes == IMAGENET_SUBSET:
-        kept = sorted({given[name] for images in found.values() for name in images})
+        kept = sorted({given[name] for each in found.values() for name in each.images})
         given = {name: kept.index(given[name]) for name in given if given[name] in kept}
         facts = {"model_classes": kept}
     clean = None if source is None else find_images(source, given)
-    labels = given or label_map(None, (name for images in [*found.values(), clean or {}] for name in images))
+    everywhere = [*found.values(), *([clean] if clean else [])]
+    labels = given or label_map(None, (name for each in everywhere for name in each.images))
     if given is None:
-        for name, images in found.items():
-            if missing := [label for label in labels if label not in images]:
+        for name, each in found.items():
+            if missing := [label for label in labels if label not in each.images]:
                 raise ValueError(
                     f"{folders[name]} lacks the class {missing[0]}, which another domain has: add it, or list the "
                     "classes in dataset.classes"
                 )
-    files = {name: files_of(folders[name], images, labels, crop) for name, images in found.items()}
+    files = {name: files_of(folders[name], each, labels, crop) for name, each in found.items()}
     cut = None if source is None or clean is None else files_of(source, clean, labels, crop)
     facts = {"classes": len(set(labels.values())), **facts, **crop.describe()}
     return from_files("image_folder", files, cut, facts, num_images, on_bad_image)

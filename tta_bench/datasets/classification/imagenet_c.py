@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +13,7 @@ from tta_bench.datasets.classification.image_domains import ImageDomains, OnBadI
 from tta_bench.datasets.corruptions.names import check_severity, corruption_and_severity, domain_names
 from tta_bench.datasets.files.class_folders import (
     Crop,
+    Found,
     Interpolation,
     class_folders,
     files_of,
@@ -99,9 +101,9 @@ def _domain_folder(root: Path, domain: str, severity: int) -> Path:
     return folder
 
 
-def _all_classes(folder: Path, labels: Mapping[str, int], needed: Sequence[str]) -> dict[str, list[str]]:
+def _all_classes(folder: Path, labels: Mapping[str, int], needed: Sequence[str]) -> Found:
     found = find_images(folder, labels)
-    if missing := [name for name in needed if name not in found]:
+    if missing := [name for name in needed if name not in found.images]:
         raise ValueError(
             f"{folder} lacks {len(missing)} of {len(needed)} classes: {some(missing, 3)}; complete it, or list the "
             "images that are there in dataset.subset"
@@ -109,16 +111,16 @@ def _all_classes(folder: Path, labels: Mapping[str, int], needed: Sequence[str])
     return found
 
 
-def _listed(folder: Path, chosen: Sequence[str]) -> dict[str, list[str]]:
+def _listed(folder: Path, chosen: Sequence[str]) -> Found:
     wanted: dict[str, list[str]] = {}
     for line in chosen:
         name, _, image = line.partition("/")
         wanted.setdefault(name, []).append(image)
     found = find_images(folder, wanted)
-    there = {f"{name}/{image}" for name, images in found.items() for image in images}
+    there = {f"{name}/{image}" for name, images in found.images.items() for image in images}
     if missing := [line for line in chosen if line not in there]:
         raise ValueError(f"{folder} lacks {len(missing)} of the {len(chosen)} images listed, first {missing[0]}")
-    return wanted
+    return Found(wanted, Counter())  # the list says what is shown: nothing is left out by accident
 
 
 def _subset(subset: str, labels: Mapping[str, int]) -> list[str]:

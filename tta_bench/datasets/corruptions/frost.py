@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image as Pillow
 
 from tta_bench.datasets.corruptions._common import Image
+from tta_bench.datasets.files.decode import read_rgb
 
 _SIDE = 512
 _CRYSTAL_DIRECTIONS = 8
@@ -44,7 +44,7 @@ def load_frost_textures(frost_folder: str | Path | None = None) -> tuple[Image, 
     """
     if frost_folder is None:
         return generate_frost_textures()
-    return tuple(np.array(Pillow.open(path).convert("RGB")) for path in _files(frost_folder))
+    return tuple(np.array(read_rgb(path)) for path in _files(frost_folder))
 
 
 def name_frost_textures(frost_folder: str | Path | None = None) -> str:

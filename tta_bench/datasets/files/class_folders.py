@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
-from tta_bench.datasets.files.class_names import label_map
+from tta_bench.datasets.files.class_names import IMAGENET, label_map
+from tta_bench.datasets.files.decode import IMAGE_SUFFIXES, read_rgb
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm")
 Interpolation = Literal["bilinear", "bicubic"]
 _FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+BESIDE = "images beside the folders"
+_OF_THE_SYSTEM = ("thumbs.db", "desktop.ini")  # files that file managers leave in folders of images
 # First and last bytes of a whole file of the two common formats.
 _MARKS = ((b"\xff\xd8\xff", b"\xff\xd9"), (b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"))
 
@@ -77,13 +81,10 @@ def read_image(path: Path, crop: Crop) -> np.ndarray:
     """Decode and cut one image: (H, W, 3) uint8, RGB.
 
     Raises:
-        ValueError: If the file is no image, is cut off or shows too few pixels; the message names it.
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file cannot be decoded (see ``read_rgb``) or shows too few pixels; the message names it.
     """
-    try:
-        with Image.open(path) as file:
-            image = file.convert("RGB")
-    except (UnidentifiedImageError, OSError, SyntaxError) as error:  # a damaged PNG is a SyntaxError to Pillow
-        raise ValueError(f"{path} is not a readable image: remove or replace it") from error
+    image = read_rgb(path)
     try:
         return np.asarray(crop(image))
     except ValueError as error:
@@ -116,10 +117,18 @@ class ImageFiles:
         names: Path of each image below the folder.
         labels: Label of each image.
         crop: How they are cut.
+        left_out: What else lies in the folder, as ``Found`` has it.
     """
 
-    def __init__(self, folder: Path, names: Sequence[str], labels: Sequence[int], crop: Crop) -> None:
-        self.folder, self.crop = folder, crop
+    def __init__(
+        self,
+        folder: Path,
+        names: Sequence[str],
+        labels: Sequence[int],
+        crop: Crop,
+        left_out: Mapping[str, int] | None = None,
+    ) -> None:
+        self.folder, self.crop, self.left_out = folder, crop, dict(left_out or {})
         # As bytes in one array: loader processes share it, whereas a list of strings is slowly copied into each.
         self._names = np.array([os.fsencode(name) for name in names])
         self.labels = np.array(labels, dtype=np.int64)
@@ -140,7 +149,8 @@ class ImageFiles:
 
     def rows(self, indices: np.ndarray) -> ImageFiles:
         """Only these images, in this order."""
-        return ImageFiles(self.folder, [self.name(i) for i in indices], self.labels[indices].tolist(), self.crop)
+        names = [self.name(i) for i in indices]
+        return ImageFiles(self.folder, names, self.labels[indices].tolist(), self.crop, self.left_out)
 
     def describe(self) -> str:
         """Folder name, numbers of classes and images, and the size they are cut to."""
@@ -170,48 +180,107 @@ def some(names: Sequence[str], most: int = 10) -> str:
     return ", ".join([*names[:most], "..."] if len(names) > most else names) or "nothing"
 
 
-def image_names(folder: Path) -> list[str]:
-    """Names of the images in a folder, in order, without hidden ones."""
+class Found(NamedTuple):
+    """What lies in a folder of class folders."""
+
+    images: dict[str, list[str]]  # names of the images of each class, classes and names in order
+    # What is not shown: numbers of files by ending (".heic"), of folders of no class ("unknown/"), and ``BESIDE``.
+    left_out: Counter[str]
+
+
+def list_images(folder: Path) -> tuple[list[str], Counter[str]]:
+    """Names of the images in a folder, in order, and the number of other files by ending; hidden ones do not count.
+
+    A folder in it counts as an ending ``/``: images in there are not looked for.
+    """
     with os.scandir(folder) as entries:
-        names = [entry.name for entry in entries]
-    return sorted(name for name in names if name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith("."))
+        there = [entry for entry in entries if not entry.name.startswith(".")]
+    names = {entry.name for entry in there if entry.name.lower().endswith(IMAGE_SUFFIXES)}
+    others = (entry for entry in there if entry.name not in names and entry.name.lower() not in _OF_THE_SYSTEM)
+    return sorted(names), Counter("/" if entry.is_dir() else _ending(entry.name) for entry in others)
 
 
-def find_images(folder: Path, only: Container[str] | None = None) -> dict[str, list[str]]:
-    """Names of the images in each class folder of a folder, classes and names in order.
+def _ending(name: str) -> str:
+    return Path(name).suffix.lower() or "without ending"
+
+
+def find_images(folder: Path, only: Collection[str] | None = None) -> Found:
+    """Names of the images in each class folder of a folder.
 
     Args:
         folder: Holds one folder per class.
-        only: Only these classes; other folders are ignored, and so are classes without images. None takes all.
+        only: Only these classes; other folders are left out, and so are classes without images. None takes all.
 
     Raises:
         FileNotFoundError: If there is no such folder.
         ValueError: If there is no class folder, or without ``only`` one that holds no images.
     """
-    names = [name for name in class_folders(folder) if only is None or name in only]
+    there = class_folders(folder)
+    names = [name for name in there if only is None or name in only]
     if not names:
-        raise ValueError(f"{folder} holds no class folders" + ("" if only is None else " of the given names"))
-    found = {name: image_names(folder / name) for name in names}
-    empty = [name for name, images in found.items() if not images]
+        raise ValueError(
+            f"{folder} holds no class folders" + (f" of the given names, but: {some(there)}" if there and only else "")
+        )
+    listed = {name: list_images(folder / name) for name in names}
+    empty = [name for name, (images, _) in listed.items() if not images]
+    left_out: Counter[str] = sum((others for _, others in listed.values()), Counter())
     if only is None and empty:  # a class without images, or no class at all? The labels of all that follow it differ
         raise ValueError(
-            f"{folder / empty[0]} holds no images ({', '.join(IMAGE_SUFFIXES)}): remove it, or name the classes in "
-            "dataset.classes"
+            f"{folder / empty[0]} holds no images that are read ({', '.join(IMAGE_SUFFIXES)}): remove it, or name the "
+            "classes in dataset.classes"
         )
-    return {name: images for name, images in found.items() if images}
+    left_out.update(f"{name}/" for name in there if name not in listed)
+    if loose := len(list_images(folder)[0]):
+        left_out[BESIDE] = loose
+    return Found({name: images for name, (images, _) in listed.items() if images}, left_out)
 
 
-def files_of(folder: Path, found: Mapping[str, Sequence[str]], labels: Mapping[str, int], crop: Crop) -> ImageFiles:
+def left_out_facts(stream: Iterable[object], source: object = None) -> dict[str, dict[str, int]]:
+    """What a result says of files and folders that are not shown; nothing, if there are none.
+
+    Args:
+        stream: Images of each domain; only ``ImageFiles`` leave something out.
+        source: Images of the source domain.
+    """
+    found = {"left_out": _sum(stream), "left_out_of_source": _sum([source])}
+    return {key: dict(sorted(counts.items())) for key, counts in found.items() if counts}
+
+
+def _sum(images: Iterable[object]) -> Counter[str]:
+    return sum((Counter(each.left_out) for each in images if isinstance(each, ImageFiles)), Counter())
+
+
+def check_list(folder: Path, listed: Iterable[str]) -> None:
+    """Refuse a list of classes that fits the folders of a folder in part: a name may be misspelt on either side.
+
+    Raises:
+        ValueError: If a class has no folder while there is a folder that is no class.
+    """
+    there, classes = class_folders(folder), list(listed)
+    missing = [name for name in classes if name not in there]
+    unlisted = [name for name in there if name not in classes]
+    if not missing or not unlisted:
+        return
+    near = [(name, match) for name in missing for match in get_close_matches(name, unlisted, n=1)]
+    name, other = near[0] if near else (missing[0], None)
+    hint = f"did you mean its folder {other!r}?" if other else f"the list lacks its folders {some(unlisted)}."
+    raise ValueError(
+        f"{folder} has no folder for the class {name!r} of dataset.classes; {hint} Correct the "
+        f"name, or make an empty folder {name!r} if there are no images of this class"
+    )
+
+
+def files_of(folder: Path, found: Found, labels: Mapping[str, int], crop: Crop) -> ImageFiles:
     """The images that ``find_images`` found in a folder.
 
     Raises:
         ValueError: If there are none.
     """
-    pairs = [(f"{name}/{image}", labels[name]) for name, images in found.items() for image in images]
+    pairs = [(f"{name}/{image}", labels[name]) for name, images in found.images.items() for image in images]
     if not pairs:
         raise ValueError(f"{folder} holds no images of the given classes")
     names, numbers = zip(*pairs, strict=True)
-    return ImageFiles(folder, names, numbers, crop)
+    return ImageFiles(folder, names, numbers, crop, found.left_out)
 
 
 def open_folder(folder: Path, classes: str | None, crop: Crop) -> ImageFiles:
@@ -219,11 +288,13 @@ def open_folder(folder: Path, classes: str | None, crop: Crop) -> ImageFiles:
 
     Raises:
         FileNotFoundError: If there is no such folder or list of classes.
-        ValueError: If there is no class folder or no image.
+        ValueError: If there is no class folder or no image, or the list does not fit the folders.
     """
     given = None if classes is None else label_map(classes)
+    if given is not None and classes != IMAGENET:
+        check_list(folder, given)
     found = find_images(folder, given)
-    return files_of(folder, found, given or label_map(None, found), crop)
+    return files_of(folder, found, given or label_map(None, found.images), crop)
 
 
 def without_damaged(images: ImageFiles) -> tuple[ImageFiles, list[str]]:

@@ -7,6 +7,8 @@ from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 
+from tta_bench.files import read_lines
+
 IMAGENET = "imagenet"
 IMAGENET_SUBSET = "imagenet_subset"
 
@@ -55,13 +57,7 @@ def read_list(path: str | Path, key: str) -> list[str]:
         ValueError: If it is empty, is no text, or holds a line twice.
     """
     path = Path(path).expanduser()
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no list at {path}: see {key}")
-    try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no text file: {key} takes a list with a name per line") from error
-    names = [line for line in lines if line]
+    names = read_lines(path, f"list for {key}")
     if not names:
         raise ValueError(f"{path} is empty: {key} takes a list with a name per line")
     seen: set[str] = set()

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+
+from tta_bench.datasets.files.decode import read_numbers, read_rgb
+from tta_bench.files import read_lines
 
 IGNORE = 255  # the label of pixels that do not count
 VOID = ("void", "ignore", "unlabeled", "unlabelled")  # what a list of classes calls such pixels
@@ -32,7 +34,7 @@ class NumberLabels:
             FileNotFoundError: If there is no such file.
             ValueError: If it is no image of numbers, or one of them is no class.
         """
-        values = read_pixels(path)
+        values = read_numbers(path)
         if values.ndim != 2:
             raise ValueError(f"{path} is a colour image, where a number per pixel is expected: give classes colours")
         labels = self._table[values.clip(0, 256 - 1)]
@@ -60,7 +62,7 @@ class ColorLabels:
             FileNotFoundError: If there is no such file.
             ValueError: If it is no image, or a colour is not in the list.
         """
-        pixels = read_pixels(path, "RGB")
+        pixels = np.asarray(read_rgb(path))
         codes = _code(pixels)
         nearest = np.searchsorted(self._codes, codes).clip(max=len(self._codes) - 1)
         if (unknown := self._codes[nearest] != codes).any():
@@ -77,22 +79,6 @@ class ColorLabels:
 def _code(colors: np.ndarray) -> np.ndarray:
     """Colours (..., 3) -> one number each."""
     return colors.astype(np.int64) @ np.array([65536, 256, 1])
-
-
-def read_pixels(path: Path, mode: str | None = None) -> np.ndarray:
-    """The pixels of an image file; ``mode`` converts, None takes numbers (palette indices, say) as they are.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is no image or is cut off; the message names it.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}")
-    try:
-        with Image.open(path) as file:
-            return np.asarray(file.convert(mode) if mode else file)
-    except (UnidentifiedImageError, OSError, SyntaxError) as error:  # a damaged PNG is a SyntaxError to Pillow
-        raise ValueError(f"{path} is not a readable image: remove or replace it") from error
 
 
 class ClassList(NamedTuple):
@@ -113,9 +99,7 @@ def read_class_list(path: Path) -> ClassList:
         FileNotFoundError: If there is no such file.
         ValueError: If a line is neither, only some lines have colours, or there is no class.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no list of classes at {path}")
-    lines = [line.split() for line in path.read_text().splitlines() if line.strip() and not line.startswith("#")]
+    lines = [line.split() for line in read_lines(path, "list of classes") if not line.startswith("#")]
     colored = [len(words) > 3 and all(word.isdecimal() and int(word) < 256 for word in words[:3]) for words in lines]
     if any(colored) and not all(colored):
         wrong = " ".join(lines[colored.index(False)])

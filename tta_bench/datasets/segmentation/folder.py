@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from pathlib import Path
 
-from tta_bench.datasets.files.class_folders import IMAGE_SUFFIXES, class_folders, image_names
+from tta_bench.datasets.files.class_folders import BESIDE, Found, class_folders, list_images
+from tta_bench.datasets.files.decode import IMAGE_SUFFIXES
 from tta_bench.datasets.files.label_maps import read_class_list
 from tta_bench.datasets.segmentation.label_map_domains import (
     CorruptedSegmentation,
@@ -14,6 +16,7 @@ from tta_bench.datasets.segmentation.label_map_domains import (
     SegmentedFiles,
     segmentation_domains,
 )
+from tta_bench.files import read_lines
 
 
 def segmentation_folder(
@@ -66,7 +69,8 @@ def segmentation_folder(
         if not folder.is_dir():
             raise FileNotFoundError(f"there is no folder {folder}")
     names, read = read_class_list(Path(classes).expanduser())
-    found = _by_folder(image_folder) if table is None else _by_table(Path(table).expanduser(), image_folder)
+    listed = _by_folder(image_folder) if table is None else _by_table(Path(table).expanduser(), image_folder)
+    found = listed.images
     shown = [name for name in found if name != source_domain] if domains is None else domains
     shown = [shown] if isinstance(shown, str) else list(shown)
     for name in [*shown, *([source_domain] if source_domain else [])]:
@@ -82,45 +86,55 @@ def segmentation_folder(
         ]
         return SegmentedFiles(pairs, read, image_height, f"{image_folder.name}: {domain}")
 
+    facts = {"image_height": image_height, **({"left_out": dict(listed.left_out)} if listed.left_out else {})}
     return segmentation_domains(
         "segmentation_folder", {name: files(name) for name in shown}, files(source_domain) if source_domain else None,
-        names, {"image_height": image_height}, num_images=num_images, corruptions=corruptions, severity=severity,
+        names, facts, num_images=num_images, corruptions=corruptions, severity=severity,
         family=family, frost_folder=frost_folder, seed=seed,
     )  # fmt: skip
 
 
-def _by_folder(folder: Path) -> dict[str, list[str]]:
+def _by_folder(folder: Path) -> Found:
     """Images of each folder in a folder, by name; of the folder itself, under its own name, if it has no folders."""
     inner = class_folders(folder)
-    found = {name: [f"{name}/{image}" for image in image_names(folder / name)] for name in inner}
-    if not inner:
-        found = {folder.name: image_names(folder)}
-    if empty := [name for name, images in found.items() if not images]:
+    listed = {name: list_images(folder / name) for name in inner} or {folder.name: list_images(folder)}
+    if empty := [name for name, (images, _) in listed.items() if not images]:
         where = folder / empty[0] if inner else folder
-        raise ValueError(f"{where} holds no images ({', '.join(IMAGE_SUFFIXES)})")
-    return found
+        raise ValueError(f"{where} holds no images that are read ({', '.join(IMAGE_SUFFIXES)})")
+    left_out: Counter[str] = sum((others for _, others in listed.values()), Counter())
+    if inner and (loose := len(list_images(folder)[0])):
+        left_out[BESIDE] = loose
+    images = {name: [f"{name}/{image}" if inner else image for image in here] for name, (here, _) in listed.items()}
+    return Found(images, left_out)
 
 
-def _by_table(table: Path, folder: Path) -> dict[str, list[str]]:
-    """Images of each domain in a table, domains as they come, images by name.
+def _by_table(table: Path, folder: Path) -> Found:
+    """Images of each domain in a table, domains as they come, images by name; the table says what is shown.
 
     Raises:
         FileNotFoundError: If the table or an image that it lists is missing.
         ValueError: If it lacks a column, or lists nothing.
     """
-    if not table.is_file():
-        raise FileNotFoundError(f"there is no table at {table}")
-    with table.open(newline="") as file:
-        rows = csv.DictReader(file)
-        if not {"image", "domain"} <= set(rows.fieldnames or ()):
-            raise ValueError(f"{table} must have the columns image and domain in its first line")
-        found: dict[str, list[str]] = {}
-        for row in rows:
-            found.setdefault(row["domain"], []).append(row["image"])
+    lines = read_lines(table, "table")
+    if not lines:
+        raise ValueError(f"{table} is empty: it takes the columns image and domain")
+    header, *rows = csv.reader(lines)
+    columns = [name.strip() for name in header]
+    if not {"image", "domain"} <= set(columns):
+        raise ValueError(
+            f"{table} must have the columns image and domain in its first line, with commas between them, but has: "
+            f"{', '.join(map(repr, columns))}"
+        )
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if len(row) != len(columns):
+            raise ValueError(f"{table} has {len(columns)} columns, and {len(row)} values in {','.join(row)!r}")
+        values = dict(zip(columns, map(str.strip, row), strict=True))
+        found.setdefault(values["domain"], []).append(values["image"])
     if not found:
         raise ValueError(f"{table} lists no images")
     for images in found.values():
         for name in images:
             if not (folder / name).is_file():
                 raise FileNotFoundError(f"{table} lists {name}, and there is no such file in {folder}")
-    return {domain: sorted(images) for domain, images in found.items()}
+    return Found({domain: sorted(images) for domain, images in found.items()}, Counter())

@@ -13,7 +13,8 @@ from PIL import Image
 from tta_bench.datasets.base import DomainDataset, SegmentedImages, has_label_maps, label_digest
 from tta_bench.datasets.classification.corrupted import CorruptedDomains
 from tta_bench.datasets.classification.image_domains import ImageDomains, check_num_images
-from tta_bench.datasets.files.label_maps import LabelReader, read_pixels
+from tta_bench.datasets.files.decode import read_rgb
+from tta_bench.datasets.files.label_maps import LabelReader
 
 # What settings need that no data set with a class per pixel has.
 UNFIT = {"ptta": "needs a class per image", "gradual": "needs each corruption at several severities"}
@@ -64,7 +65,7 @@ class SegmentedFiles:
         return len(self.pairs)
 
     def __getitem__(self, index: int) -> np.ndarray:
-        image = read_pixels(self.pairs[index].image, "RGB")
+        image = np.asarray(read_rgb(self.pairs[index].image))
         if self.height is None or self.height == len(image):
             return image
         width = round(image.shape[1] * self.height / image.shape[0])
