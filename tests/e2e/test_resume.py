@@ -66,7 +66,7 @@ class Everything(Tent):
         return logits + self.bank.mean(dim=0)
 """
 TIMES = {"started", "finished", "seconds", "seconds_per_batch_median", "peak_memory_bytes", "source_seconds",
-         "source_cached", "folder", "config"}  # fmt: skip
+         "source_cached", "folder", "config", "checksums"}  # fmt: skip
 
 
 @pytest.fixture

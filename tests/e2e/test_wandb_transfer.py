@@ -65,7 +65,8 @@ class TestOffline:
     def test_a_run_has_its_rows_result_and_files(self, given):
         run = OfflineRun(given / "tent/seed1")
         assert (run.run.entity, run.run.project, run.run.display_name) == ("me", "project", "tent-seed1")
-        assert run.run.run_group == "shapes_c/cdc/111111111111"
+        (content,) = read_results([given / "tent/seed1"])
+        assert run.run.run_group == f"shapes_c/cdc/{content['stream_sha256'][:12]}"
         assert [row["stream/running_error"] for row in run.steps] == [50.0, 25.0]
         assert [row["stream/step"] for row in run.steps] == [0, 1]
         assert run.summary["mean_error"] == MEANS["tent", 1] == 25.0

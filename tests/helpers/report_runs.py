@@ -1,16 +1,16 @@
-"""Run folders with known numbers, written as a run writes them."""
+"""Run folders with known numbers, written as a run writes them: all that is in them agrees."""
 
 from __future__ import annotations
 
 import copy
-import json
 import random
 from pathlib import Path
 from typing import Any
 
-from tta_bench.files import write_json
 from tta_bench.results.rows import BatchRow, Tally
-from tta_bench.results.run_folder import RowWriter
+from tta_bench.results.run_folder import RowWriter, write_result
+from tta_bench.results.visits import visit_summary
+from tta_bench.streams import Schedule
 
 DOMAINS = ("gaussian_noise", "fog", "snow")
 HOSTILE = "<script>alert(1)</script> & \"q\" 'a' | _x_ $y$ 100% {z} \\input{/etc/passwd} ü"
@@ -51,19 +51,21 @@ def write_run(
     content: dict,
     batches: list[dict[str, tuple[int, int]]],
     top_class_share: list[float] | None = None,
+    planned: list[dict[str, tuple[int, int]]] | None = None,
     **diagnostics: list,
 ) -> Path:
     """Write a run folder.
 
     Args:
         folder: Where.
-        content: ``result.json``; a finished run's errors are counted from the batches.
+        content: ``result.json``; the counts of a finished run are made from the batches.
         batches: Per batch and domain, samples and how many were wrong.
         top_class_share: Per batch; 0.5 by default.
+        planned: The batches of the whole stream, where the run ended earlier.
         diagnostics: By name, a value per batch.
     """
     folder.mkdir(parents=True)
-    tally, writer = Tally(), RowWriter(folder / "batches.csv")
+    tally, rows, writer = Tally(), [], RowWriter(folder / "batches.csv")
     for step, by_domain in enumerate(batches):
         n = sum(samples for samples, _ in by_domain.values())
         own = {name: values[step] for name, values in diagnostics.items()}
@@ -71,13 +73,27 @@ def write_run(
             step, by_domain, n, n, 0.01, own, top_class_share=top_class_share[step] if top_class_share else 0.5
         )
         tally.add(row)
+        rows.append(row)
         writer.write(row, tally)
     writer.close()
-    counted = tally.summary() if content["status"] == "done" else {}
-    write_json(folder / "result.json", {**content, **counted})
-    (folder / "stream.json").write_text(json.dumps({"batch_runs": [[4, len(batches)]]}))
     (folder / "config.yaml").write_text("seed: 0\n")
+    if planned := planned or batches:
+        schedule = stream_of(planned, content["seed"])
+        schedule.save(folder / "stream.json")
+        content = {**content, "stream_sha256": schedule.fingerprint()}
+    if content["status"] == "done":
+        content = {**content, **tally.summary(), **visit_summary(rows)}
+    write_result(folder, content)
     return folder
+
+
+def stream_of(batches: list[dict[str, tuple[int, int]]], seed: int = 0) -> Schedule:
+    """A stream of these batches, in which no sample comes twice; another one with each seed."""
+    names = [name for by_domain in batches for name, (n, _) in by_domain.items() for _ in range(n)]
+    domains = tuple(dict.fromkeys(names))
+    sizes = [sum(n for n, _ in by_domain.values()) for by_domain in batches]
+    offsets = [sum(sizes[:t]) for t in range(len(sizes) + 1)]
+    return Schedule("cdc", {}, domains, [domains.index(name) for name in names], list(range(seed, seed + len(names))), offsets)
 
 
 def write_many(home: Path, entries: int, seeds: int, steps: int = 60) -> None:

@@ -15,9 +15,9 @@ from tta_bench.config.request import read_request
 from tta_bench.config.user_folder import user_folder
 from tta_bench.config.words import ConfigError, Override, Words, read_words, value_of, word_for
 from tta_bench.experiments.jobs import run_jobs
-from tta_bench.files import write_json
 from tta_bench.loggers.wandb_compare import compare_bench
 from tta_bench.methods import METHODS
+from tta_bench.results.run_folder import write_result
 
 DEFAULT_METHODS = ("source", "tent", "dpcore")
 # What methods=all leaves out; each still runs when it is named.
@@ -130,9 +130,8 @@ def _with_source_error(result: dict[str, Any], results: Sequence[dict[str, Any]]
     for source in results:
         usable = source["method"] == "source" and source["status"] == "done" and "folder" in result
         if usable and all(source[key] == result[key] for key in same):
-            folder = Path(result["folder"])
-            result = {**result, "source_mean_error": source["mean_error"]}
-            if "mean_iou" in source:
-                result["source_mean_iou"] = source["mean_iou"]
-            write_json(folder / "result.json", {k: v for k, v in result.items() if k != "folder"})
+            known = {f"source_{key}": source[key] for key in ("mean_error", "mean_iou") if key in source}
+            if any(result.get(key) != value for key, value in known.items()):
+                result = {**result, **known}
+                write_result(Path(result["folder"]), result)
     return result

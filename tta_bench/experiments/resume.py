@@ -18,6 +18,7 @@ from tta_bench.callbacks.checkpoint import Resumed
 from tta_bench.callbacks.state_files import FORMAT, StateFiles
 from tta_bench.config.words import ConfigError
 from tta_bench.methods.base import TTAMethod
+from tta_bench.results.checks import check_run
 from tta_bench.results.identity import identity
 from tta_bench.results.run_folder import read_rows
 
@@ -63,8 +64,12 @@ def find_finished(folder: Path, mine: Mapping[str, str], title: str, console: Co
     if difference := _difference(identity(result), mine):
         _say(console, f"{title}: runs again, because {difference}")
         return None
+    result = {**result, "folder": str(folder)}
+    if wrong := [told for found in check_run(result).values() for told in found]:
+        _say(console, f"{title}: runs again, because its files do not agree: {wrong[0]}")
+        return None
     _say(console, f"{title}: was finished before, this is its result (resume=never runs it again)")
-    return {**result, "folder": str(folder)}
+    return result
 
 
 def find_state(folder: Path, mine: Mapping[str, str], title: str, console: Console) -> Resumed | None:

@@ -36,7 +36,7 @@ from tta_bench.experiments.known_protocols import protocol_of
 from tta_bench.experiments.resume import code_sha256, find_finished, find_state, locked
 from tta_bench.experiments.source_cache import fit_or_load_source, source_file
 from tta_bench.experiments.source_model import source_model
-from tta_bench.files import write_json, writing
+from tta_bench.files import writing
 from tta_bench.loggers.open_loggers import open_loggers
 from tta_bench.loggers.wandb_run import close_wandb, run_id, summarize_wandb
 from tta_bench.methods import METHODS
@@ -45,9 +45,8 @@ from tta_bench.models.backbones.base import Backbone
 from tta_bench.models.loading.segformer import load_segformer, require_mmseg
 from tta_bench.quiet import quiet_lightning
 from tta_bench.ranks import is_launched, is_single_device, is_worker
-from tta_bench.report.runs import whole_rows
 from tta_bench.results.identity import config_hash, identity
-from tta_bench.results.run_folder import SCHEMA
+from tta_bench.results.run_folder import SCHEMA, whole_rows, write_result
 from tta_bench.results.visits import visit_summary
 from tta_bench.streams import Schedule
 from tta_bench.types import SourceNeed
@@ -176,7 +175,7 @@ class Run:
         result = {**self.header(), "status": "failed", "error": str(error), "finished": _utc()}
         with writing(self.folder):
             OmegaConf.save(self.config, self.folder / "config.yaml")
-        write_json(self.folder / "result.json", result)
+        write_result(self.folder, result)
         return {**result, "folder": str(self.folder)}
 
     def _run(
@@ -199,7 +198,7 @@ class Run:
                 f"{self.title}: {skipped['number']} damaged images are left out, first {skipped['first'][0]}",
                 style="yellow", highlight=False, markup=False, soft_wrap=True,
             )  # fmt: skip
-        write_json(self.folder / "result.json", result)
+        write_result(self.folder, result)
         try:
             trainer.loggers = loggers = open_loggers(self.config.logger, result, self.folder, console, resumed)
         except ConfigError as error:
@@ -222,7 +221,7 @@ class Run:
         finally:
             result |= self._outcome(monitor, trainer.strategy.root_device) | self.forgetting.facts
             try:
-                write_json(self.folder / "result.json", result)
+                result = write_result(self.folder, result)
             finally:
                 summarize_wandb(loggers, result, self.folder, console)
                 close_wandb(loggers, failed=result["status"] != "done")

@@ -14,7 +14,8 @@ from rich.console import Console
 
 from tta_bench.callbacks.checkpoint import Resumed
 from tta_bench.loggers.wandb_names import RUN_FOLDER, SUMMARY, config_of, group_name, run_name
-from tta_bench.report.runs import FILES, Result
+from tta_bench.report.runs import Result
+from tta_bench.results.run_folder import FILES
 
 LEGACY_HOST = "api.wandb.ai"
 """Under which a key may still be kept, although the server has moved."""

@@ -16,11 +16,10 @@ from tta_bench.loggers.wandb_compare import PREFIX, log_comparisons
 from tta_bench.loggers.wandb_names import RUN_FOLDER, group_name, run_name
 from tta_bench.loggers.wandb_run import has_key, load_wandb, start, wandb_errors, write_outcome
 from tta_bench.report.groups import group_runs
-from tta_bench.report.runs import FILES, Result, RunRecord, whole_rows
-from tta_bench.results.confusion import IouTally
+from tta_bench.report.runs import Result, RunRecord
 from tta_bench.results.identity import identity
-from tta_bench.results.rows import Tally, logged_numbers
-from tta_bench.results.run_folder import read_results
+from tta_bench.results.rows import logged_numbers
+from tta_bench.results.run_folder import FILES, empty_tally, read_results, whole_rows
 
 NO_KEY = "W&B knows no API key here: run wandb login, or set WANDB_API_KEY"
 
@@ -124,7 +123,7 @@ def _give(result: Result, where: dict[str, Any]) -> bool:
     try:
         run.define_metric("stream/step")
         run.define_metric("*", step_metric="stream/step")
-        tally = _tally(result)
+        tally = empty_tally(result, RunRecord(result).planned_steps or 0)
         for row in whole_rows(folder / "batches.csv"):
             tally.add(row)
             run.log(logged_numbers(row, tally))
@@ -132,14 +131,6 @@ def _give(result: Result, where: dict[str, Any]) -> bool:
     finally:
         run.finish(exit_code=int(result["status"] != "done"))
     return True
-
-
-def _tally(result: Result) -> Tally:
-    """Counts as the run did: a stream that is repeated has an IoU of its own in each round."""
-    if "mean_iou" not in result:
-        return Tally()
-    steps, rounds = RunRecord(result).planned_steps, result["config"]["setting"].get("rounds", 1)
-    return Tally(IouTally(steps_per_round=steps // rounds if steps else None))
 
 
 def _run_id(folder: Path, result: Result) -> str:

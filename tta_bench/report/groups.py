@@ -72,6 +72,8 @@ class Entry:
         found += [f"{status[name]} {name}" for name in UNFINISHED if status[name]]
         if repeated := status["done"] - len(self.counted):
             found.append(f"{repeated} repeated, not counted")
+        if odd := sum(bool(run.disagreements) for run in self.runs):
+            found.append(f"{odd} with files that do not agree")
         return found
 
 
@@ -95,6 +97,12 @@ class Group:
     def runs(self) -> list[RunRecord]:
         """All its runs."""
         return [run for entry in self.entries for run in entry.runs]
+
+    @property
+    def disagreements(self) -> list[str]:
+        """A sentence for each run whose files do not agree; its numbers are shown nevertheless."""
+        odd = [(entry, run) for entry in self.entries for run in entry.runs if run.disagreements]
+        return [f"{entry.label}, {run.stream}: {run.disagreement}" for entry, run in odd]
 
     @property
     def name(self) -> str:

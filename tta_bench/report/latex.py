@@ -70,6 +70,7 @@ def _caption(group: Group) -> str:
         f"{what} (\\%), {escape(group.name)}, {escape(group.in_words())}.{note}{spread} "
         f"Gain over {escape(group.baseline)} in points. \\textbf{{Best}} and \\underline{{second best}} of the "
         "methods that finished the same streams."
+        + "".join(f" \\textbf{{Files that do not agree:}} {escape(told)}" for told in group.disagreements)
     )
 
 

@@ -11,7 +11,7 @@ from tta_bench.report.measures import COST, Measure, domain_measures, extra_meas
 
 COLUMNS = (
     "group", "dataset", "setting", "model", "entry", "method", "seed", "order", "stream_sha256", "status",
-    "measure", "domain", "visit", "unit", "statistic", "value", "folder",
+    "measure", "domain", "visit", "unit", "statistic", "value", "folder", "disagreement",
 )  # fmt: skip
 
 
@@ -42,6 +42,7 @@ def _lines(group: Group, entry: Entry) -> Iterator[dict[str, object]]:
             "stream_sha256": run.result.get("stream_sha256", ""),
             "status": "repeated" if run.done and run not in entry.counted.values() else run.result["status"],
             "folder": run.folder or "",
+            "disagreement": run.disagreement,
         }
         if run not in entry.counted.values():
             yield facts

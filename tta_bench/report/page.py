@@ -239,6 +239,7 @@ def _run(run: RunRecord, group: Group, looks: dict[Entry, Look], place: Path | N
         "status": status,
         "kind": run.result["status"],
         "message": str(run.result.get("error") or ""),
+        "disagreement": run.disagreement,
         "score": PageCell(UNKNOWN if score is None else f"{score:.1f}", score),
         "seconds": PageCell(UNKNOWN if (s := run.number("seconds")) is None else f"{s:.1f}", s),
         "started": str(run.result.get("started", ""))[:16].replace("T", " "),

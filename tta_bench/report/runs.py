@@ -9,16 +9,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from tta_bench.results.checks import check_run
 from tta_bench.results.confusion import IouTally
 from tta_bench.results.rows import BatchRow
-from tta_bench.results.run_folder import read_rows
+from tta_bench.results.run_folder import FILES, whole_rows
 from tta_bench.results.visits import Visit, recovery, visits_of
 
 Result = dict[str, Any]
 
 MAX_POINTS = 300
 """Points of a curve; of a stream with more batches, several share a point."""
-FILES = ("result.json", "batches.csv", "config.yaml", "stream.json")
 
 
 class StreamId(NamedTuple):
@@ -145,10 +145,30 @@ class RunRecord:
             return None
         return float(value)
 
-    @cached_property
+    @property
     def trace(self) -> Trace:
         """Its batches; without any if ``batches.csv`` is missing or cannot be read."""
-        return Trace.of(whole_rows(self.folder / "batches.csv") if self.folder else [])
+        return self._read[0]
+
+    @property
+    def disagreements(self) -> list[str]:
+        """What its files do not agree in, see :func:`tta_bench.results.checks.check_run`."""
+        return self._read[1]
+
+    @property
+    def disagreement(self) -> str:
+        """The same in one sentence with the remedy; empty where they agree."""
+        first, more = self.disagreements[:3], len(self.disagreements) - 3
+        told = "; ".join(first) + (f"; and {more} more" if more > 0 else "")
+        return f"{told}. Look with: tta-bench verify {self.folder}" if told else ""
+
+    @cached_property
+    def _read(self) -> tuple[Trace, list[str]]:
+        """The rows themselves are not kept: there may be many runs of many batches."""
+        if self.folder is None:
+            return Trace.of([]), []
+        rows = whole_rows(self.folder / "batches.csv")
+        return Trace.of(rows), [told for found in check_run(self.result, rows).values() for told in found]
 
     @cached_property
     def planned_steps(self) -> int | None:
@@ -158,14 +178,6 @@ class RunRecord:
             return sum(int(count) for _, count in content["batch_runs"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
-
-
-def whole_rows(path: Path) -> list[BatchRow]:
-    """The whole rows; a run that is writing, or was killed, may have half a row at the end."""
-    try:
-        return read_rows(path, path.read_bytes().rfind(b"\n") + 1)
-    except (OSError, ValueError):
-        return []
 
 
 def _curves(rows: list[BatchRow]) -> dict[str, list[tuple[float, float]]]:

@@ -9,6 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
 from tta_bench.report.groups import SOURCE, Entry, Group, Value, group_runs
 from tta_bench.report.intervals import Spread
@@ -52,6 +53,8 @@ class GroupTable:
         across = methods_across(self.group)
         natural = Measurement.get(console, options.update(width=UNLIMITED), across).maximum
         yield across if natural <= options.max_width else methods_down(self.group)
+        for told in self.group.disagreements:
+            yield Text(f"Files that do not agree: {told}", style="bold red")
 
 
 def _empty_table(group: Group, caption: str = "") -> Table:

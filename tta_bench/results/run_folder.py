@@ -1,8 +1,12 @@
-"""A run on disk: ``batches.csv`` with a row per batch and ``result.json`` made from it. Standard library only."""
+"""A run on disk: ``batches.csv`` with a row per batch, ``result.json`` made from it, and checksums of all its files.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import os
@@ -10,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tta_bench.files import writing
-from tta_bench.results.confusion import from_text, to_text
+from tta_bench.files import write_json, writing
+from tta_bench.results.confusion import IouTally, from_text, to_text
 from tta_bench.results.rows import BatchRow, Tally
 
 SCHEMA = 1
@@ -19,6 +23,8 @@ COLUMNS = (
     "step", "domain", "samples", "wrong", "error", "running_error",
     "forward_samples", "backward_samples", "seconds", "top_class_share", "calibration", "coreset_size",
 )  # fmt: skip
+FILES = ("result.json", "batches.csv", "config.yaml", "stream.json")
+CHECKSUMS = "checksums"  # key of result.json
 CONFUSION = "confusion"  # a further column where pixels are classified
 csv.field_size_limit(2**31 - 1)  # one of many classes is longer than csv lets pass
 
@@ -83,7 +89,7 @@ class RowWriter:
 
 def read_columns(path: Path) -> list[str]:
     """The header of ``batches.csv``."""
-    with path.open(newline="") as file:
+    with path.open(newline="", encoding="utf-8") as file:
         return next(csv.reader(file))
 
 
@@ -142,6 +148,59 @@ def _by_domain(line: Mapping[str, str]) -> dict[str, tuple[int, float]]:
     return found
 
 
+def whole_rows(path: Path) -> list[BatchRow]:
+    """The whole rows; a run that is writing, or was killed, may have half a row at the end."""
+    try:
+        return read_rows(path, path.read_bytes().rfind(b"\n") + 1)
+    except (OSError, ValueError):
+        return []
+
+
+def empty_tally(result: Mapping[str, Any], steps: int) -> Tally:
+    """What counts the batches of a run as the run itself did.
+
+    Args:
+        result: Content of its ``result.json``.
+        steps: Batches of the whole stream; each round of it has an IoU of its own.
+    """
+    if "mean_iou" not in result:
+        return Tally()
+    rounds = result["config"]["setting"].get("rounds", 1)
+    return Tally(IouTally(tuple(result.get("class_iou", ())), steps // max(1, rounds)))
+
+
+def write_result(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
+    """Write ``result.json``, with the checksums of all files once the run has ended.
+
+    Returns:
+        What was written.
+
+    Raises:
+        WriteError: If the disk does not take it.
+    """
+    content = {key: value for key, value in result.items() if key not in ("folder", CHECKSUMS)}
+    if content["status"] != "running":
+        content[CHECKSUMS] = {name: digest for name, digest in checksums(content, folder).items() if digest}
+    write_json(folder / "result.json", content)
+    return content
+
+
+def checksums(result: Mapping[str, Any], folder: Path) -> dict[str, str | None]:
+    """SHA-256 of each file of a run, None of one that is not there; that of ``result.json`` is over all else in it.
+
+    A checksum shows that a file was changed by hand or by accident. It is no signature: who wants to can make another.
+    """
+    rest = json.loads(json.dumps({key: value for key, value in result.items() if key not in ("folder", CHECKSUMS)}))
+    own = hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+    others = {name: folder / name for name in FILES if name != "result.json"}
+    return {"result.json": own, **{name: sha256_of(p) if p.is_file() else None for name, p in others.items()}}
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file's content."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def read_results(folders: Iterable[Path]) -> list[dict[str, Any]]:
     """Read every ``result.json`` in or below the folders, in order of their paths, each once.
 
@@ -152,4 +211,4 @@ def read_results(folders: Iterable[Path]) -> list[dict[str, Any]]:
     paths = {p.resolve() for folder in folders for p in [*folder.glob("result.json"), *folder.rglob("result.json")]}
     if not paths:
         raise FileNotFoundError(f"there is no result.json in or below {', '.join(map(str, folders))}")
-    return [{**json.loads(path.read_text()), "folder": str(path.parent)} for path in sorted(paths)]
+    return [{**json.loads(path.read_text(encoding="utf-8")), "folder": str(path.parent)} for path in sorted(paths)]

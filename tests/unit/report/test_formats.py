@@ -101,7 +101,7 @@ def lines(tmp_path_factory):
     for seed, wrong in ((0, 2), (1, 4)):
         batches = [{"fog": (4, wrong)}, {"snow": (4, 0)}, {"fog": (4, 4)}]
         write_run(home / f"tent{seed}", result("tent", seed, source_mean_error=60.0), batches)
-    write_run(home / "failed", result(HOSTILE, status="failed"), [])
+    write_run(home / "failed", result(HOSTILE, status="failed"), [], planned=batches)
     return list(csv.DictReader(io.StringIO(report_text(read_results([home]), "csv"))))
 
 

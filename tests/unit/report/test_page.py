@@ -82,11 +82,14 @@ def home(tmp_path_factory):
             own = {"coreset_size": [float(t) for t in range(18)], "distance_raw": [1.0] * 18} if wrong == 1 else {}
             need = {"needs_source": "unlabeled images"} if wrong == 1 else {}
             folder(home, f"{method} {seed}", result(method, seed, **need), batches, **own)
+    early = {"planned": batches}
     folder(home, "z csc", result("tent", setting="csc"), [{"fog": (4, 1)}])
-    folder(home, "failed", result("eata", status="failed", error=f"ValueError: {HOSTILE}"), [{"fog": (4, 1)}] * 3)
-    folder(home, "running", result("sar", status="running"), [{"fog": (4, 1)}] * 5)
+    folder(
+        home, "failed", result("eata", status="failed", error=f"ValueError: {HOSTILE}"), [{"fog": (4, 1)}] * 3, **early
+    )
+    folder(home, "running", result("sar", status="running"), [{"fog": (4, 1)}] * 5, **early)
     again = "give the same command again: it goes on at batch 3"
-    folder(home, "interrupted", result("cotta", status="interrupted", error=again), [{"fog": (4, 1)}] * 3)
+    folder(home, "interrupted", result("cotta", status="interrupted", error=again), [{"fog": (4, 1)}] * 3, **early)
     folder(home, "hostile", result(HOSTILE, domains=[HOSTILE]), [{HOSTILE: (4, 1)}] * 3)
     return home
 
@@ -139,14 +142,14 @@ def test_rows_say_what_is_wrong_with_them(page, text):
     assert page.rows()["eata"][0]["text"] == "–"
     assert {"1 failed", "1 running", "1 interrupted"} <= {e["text"] for e in page.find("small", **{"class": "note"})}
     states = {e["text"] for e in page.find("span") if e.get("class", "").startswith("status")}
-    assert {"done", "failed after 3 of 3 batches", "running after 5 of 5 batches"} <= states
+    assert {"done", "failed after 3 of 18 batches", "running after 5 of 18 batches"} <= states
     assert any(HOSTILE in e["text"] for e in page.find("li"))
     assert "done, 1 failed, 1 interrupted, 1 running." in page.find("p", **{"class": "lead"})[0]["text"]
 
 
 def test_an_interrupted_run_is_told_from_a_failed_one_with_its_remedy(page, text):
     (told,) = [e["text"] for e in page.find("li") if e.get("data-entry") and e["text"].startswith("cotta")]
-    assert told.endswith("interrupted after 3 of 3 batches give the same command again: it goes on at batch 3")
+    assert told.endswith("interrupted after 3 of 18 batches give the same command again: it goes on at batch 3")
     colours = dict(re.findall(r"^\.(failed|[a-z, .]*interrupted) \{ color: var\(--(\w+)\)", text, re.M))
     assert colours["failed"] != colours["running, .interrupted"]
 
