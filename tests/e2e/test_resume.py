@@ -161,8 +161,8 @@ MOMENTS = {
     "within a state": lambda: at_call(2, torch, "save", half_a_state),
     "between the moves": lambda: at_call(3, os, "replace", lambda *_: kill()),
     "after a state": lambda: at_call(2, StateFiles, "write", lambda *_: kill(), after=True),
-    "before the result": lambda: at_call(2, run_module, "write_json", lambda *_: kill()),
-    "after the result": lambda: at_call(2, run_module, "write_json", lambda *_: kill(), after=True),
+    "before the result": lambda: at_call(2, run_module, "write_result", lambda *_: kill()),
+    "after the result": lambda: at_call(2, run_module, "write_result", lambda *_: kill(), after=True),
 }
 
 
@@ -383,7 +383,7 @@ class TestAnotherRun:
 
     def test_of_other_weights_is_refused(self, own_method, tmp_path):
         weights = tmp_path / "w.safetensors"
-        shutil.copy(Path(loading.__file__).parent / "weights" / "shapes_vit.safetensors", weights)
+        shutil.copy(Path(models.__file__).parent / "weights" / "shapes_vit.safetensors", weights)
         words = [own_method, f"model.checkpoint={weights}"]
         in_a_child(MOMENTS["in a batch"], tmp_path, *words)
         state = load_file(weights)
@@ -415,9 +415,9 @@ class TestTheDisk:
         """No file of the process may grow beyond 900 bytes: rows stop in mid-stream and so does the result."""
         code = (
             "import resource; from tta_bench.cli import app; import tta_bench.experiments.run as r\n"
-            "write = r.write_json\n"
+            "write = r.write_result\n"
             "def first(*a): write(*a); resource.setrlimit(resource.RLIMIT_FSIZE, (900, 900))\n"
-            "r.write_json = first\n"
+            "r.write_result = first\n"
             f"app({['run', *SMALL, 'logger=off', own_method, 'checkpoint_every=null', f'output={tmp_path}/runs']!r})"
         )
         environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
