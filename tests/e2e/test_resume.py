@@ -383,7 +383,7 @@ class TestAnotherRun:
 
     def test_of_other_weights_is_refused(self, own_method, tmp_path):
         weights = tmp_path / "w.safetensors"
-        shutil.copy(Path(models.__file__).parent / "weights" / "shapes_vit.safetensors", weights)
+        shutil.copy(Path(loading.__file__).parents[1] / "weights" / "shapes_vit.safetensors", weights)
         words = [own_method, f"model.checkpoint={weights}"]
         in_a_child(MOMENTS["in a batch"], tmp_path, *words)
         state = load_file(weights)

@@ -93,9 +93,8 @@ def stream_of(batches: list[dict[str, tuple[int, int]]], seed: int = 0) -> Sched
     domains = tuple(dict.fromkeys(names))
     sizes = [sum(n for n, _ in by_domain.values()) for by_domain in batches]
     offsets = [sum(sizes[:t]) for t in range(len(sizes) + 1)]
-    return Schedule(
-        "cdc", {}, domains, [domains.index(name) for name in names], list(range(seed, seed + len(names))), offsets
-    )
+    ids, indices = [domains.index(name) for name in names], list(range(seed, seed + len(names)))
+    return Schedule("cdc", {}, domains, ids, indices, offsets)
 
 
 def write_many(home: Path, entries: int, seeds: int, steps: int = 60) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import copy
 import io
-import json
 
 import pytest
 from rich.console import Console
 
+from tests.helpers.report_runs import result, write_run
 from tta_bench.config.compose import compose_run, plain
 from tta_bench.experiments.resume import find_finished
 from tta_bench.results.identity import FACTS, NOT_IDENTITY, config_hash, identity
+from tta_bench.results.run_folder import read_results
 
 CONFIG = plain(compose_run(["method=dpcore", "setting=cdc", "logger=[wandb,csv]", "callbacks=device_stats"]).config)
 HEADER = {"config": CONFIG, **{fact: f"some {fact}" for fact in FACTS}}
@@ -54,9 +55,20 @@ def test_what_is_listed_is_a_key_and_has_a_reason():
 @pytest.mark.parametrize("word", ["reset=domain", "forgetting=8", "seed=1", "callbacks=device_stats", "method.lr=0.5"])
 def test_a_finished_run_never_answers_for_another(word, tmp_path):
     words = ["method=tent", "setting=csc"]
-    mine, other = ({**HEADER, "config": plain(compose_run([*words, *more]).config)} for more in ([], [word]))
-    (tmp_path / "result.json").write_text(json.dumps({**mine, "status": "done"}))
+    config, other = (plain(compose_run([*words, *more]).config) for more in ([], [word]))
+    folder = write_run(tmp_path / "run", {**result("tent"), **HEADER, "config": config}, [{"fog": (4, 1)}])
+    (mine,) = read_results([folder])
     console = Console(file=io.StringIO(), width=300)
-    assert find_finished(tmp_path, identity(other), "tent", console) is None
+    assert find_finished(folder, identity({**mine, "config": other}), "tent", console) is None
     assert "runs again, because" in console.file.getvalue()
-    assert find_finished(tmp_path, identity(mine), "tent", console)["status"] == "done"
+    assert find_finished(folder, identity(mine), "tent", console)["status"] == "done"
+
+
+def test_a_finished_run_whose_files_were_edited_runs_again(tmp_path):
+    folder = write_run(tmp_path / "run", result("tent"), [{"fog": (4, 1)}])
+    (mine,) = read_results([folder])
+    path = folder / "result.json"
+    path.write_text(path.read_text().replace('"mean_error": 25.0', '"mean_error": 5.0'))
+    console = Console(file=io.StringIO(), width=300)
+    assert find_finished(folder, identity(mine), "tent", console) is None
+    assert "tent: runs again, because its files do not agree: result.json is not as the run" in console.file.getvalue()
