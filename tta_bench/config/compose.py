@@ -6,7 +6,6 @@ import copy
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from tta_bench.config.registry import (
 from tta_bench.config.user_folder import search_first, user_folder
 from tta_bench.config.validate import validated
 from tta_bench.config.words import GROUPS, ConfigError, Override, Words, read_words, value_of
+from tta_bench.suggestions import did_you_mean
 
 __all__ = [
     "GROUPS",
@@ -154,7 +154,7 @@ def _check_options(word: Override, folder: Path | None) -> None:
     group, known = word.key, options(word.key, folder)
     for option in word.value if isinstance(word.value, list) and group in ("logger", "callbacks") else [word.value]:
         if str(option) not in known:
-            raise ConfigError(f"there is no {group} {option!r}{_nearest(str(option), known, 'choose from')}")
+            raise ConfigError(f"there is no {group} {option!r}{did_you_mean(str(option), known)}")
 
 
 def _tuned_file(choices: dict[str, str], folder: Path | None) -> str | None:
@@ -200,19 +200,13 @@ def _unknown_key(config: DictConfig, node: Any, parts: Sequence[str], depth: int
     if depth == 1 and parts[0] in ("logger", "callbacks"):
         chosen = f"chosen is {parts[0]}=[{','.join(known)}]" if known else f"no {parts[0]} is chosen"
         return f"there is no key {key!r}: {chosen}; write {parts[0]}.<name>.<key>=..., as in logger.wandb.project=mine"
-    hint = _nearest(parts[depth], known, f"keys of {here or 'a run'} are", f"{here}." if here else "")
+    hint = did_you_mean(parts[depth], known, listed=f"keys of {here or 'a run'} are", prefix=f"{here}." if here else "")
     return f"there is no key {key!r}{hint}"
 
 
 def _keys(node: DictConfig, name: str) -> list[str]:
     child = None if OmegaConf.is_missing(node, name) or OmegaConf.is_interpolation(node, name) else node[name]
     return [str(key) for key in child] if isinstance(child, DictConfig) else []
-
-
-def _nearest(word: str, known: Sequence[str], introduction: str, prefix: str = "") -> str:
-    near = get_close_matches(word, known, n=1, cutoff=0.5)
-    hint = f"; did you mean {prefix + near[0]!r}?" if near else ";"
-    return f"{hint} {introduction}: {', '.join(known)}" if known else ""
 
 
 def _reason(error: Exception) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any, ClassVar
 
 from tta_bench.data.datamodule import StreamDataModule, schedule_for
@@ -18,6 +17,7 @@ from tta_bench.datasets.classification.shapes_c import shapes_c
 from tta_bench.datasets.segmentation.driving import acdc, cityscapes
 from tta_bench.datasets.segmentation.folder import segmentation_folder
 from tta_bench.datasets.segmentation.streets_c import streets_c
+from tta_bench.suggestions import did_you_mean
 
 
 class NamedStream(StreamDataModule):
@@ -62,9 +62,7 @@ def _check_keys(cls: type[NamedStream], dataset: dict[str, Any]) -> None:
     known = list(inspect.signature(cls.make).parameters)
     for key in dataset:
         if key not in known:
-            near = get_close_matches(key, known, n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]!r}?" if near else ";"
-            raise ValueError(f"{cls.__name__} takes no {key!r}{hint} its keys are: {', '.join(known)}")
+            raise ValueError(f"{cls.__name__} takes no {key!r}{did_you_mean(key, known, listed='its keys are')}")
 
 
 class ShapesC(NamedStream):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +14,7 @@ from tta_bench.config.words import Override, read_words, value_of
 from tta_bench.report.corruptions import domain_groups
 from tta_bench.report.table import UNKNOWN
 from tta_bench.streams import STANDARD_ORDER
+from tta_bench.suggestions import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -139,9 +139,7 @@ def load_table(name: str) -> PaperTable:
     """
     names = table_names()
     if name not in names:
-        near = get_close_matches(name, names, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"choose from: {', '.join(names)}"
-        raise ValueError(f"the paper has no table or figure {name!r}; {hint}")
+        raise ValueError(f"the paper has no table or figure {name!r}{did_you_mean(name, names)}")
     content: Any = OmegaConf.to_container(OmegaConf.load(paper_folder() / f"{name}.yaml"))
     columns = _domain_columns() if content.pop("domains", False) else []
     columns += [_column(str(key), values) for key, values in content.pop("columns").items()]

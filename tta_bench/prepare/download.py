@@ -13,7 +13,6 @@ import urllib.request
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 
 from tta_bench.files import writing
+from tta_bench.suggestions import did_you_mean
 
 ATTEMPTS = 5  # in a row without a byte gained, before giving up
 PAUSE = 2.0  # seconds before the second attempt; doubled before each further one
@@ -100,9 +100,7 @@ def download(name: str, folder: str | Path, console: Console) -> None:
         WriteError: If the folder cannot be written.
     """
     if name not in PUBLIC:
-        near = get_close_matches(name, PUBLIC, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(PUBLIC)}"
-        raise ValueError(f"there is no public data set {name!r}; {hint}")
+        raise ValueError(f"there is no public data set {name!r}{did_you_mean(name, PUBLIC)}")
     folder = Path(folder).expanduser()
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)

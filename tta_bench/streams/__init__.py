@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -12,6 +11,7 @@ from tta_bench.streams.kinds import blurred, cdc, cdc_2d, csc, gradual, mixed, p
 from tta_bench.streams.orders import COTTA_10_ORDERS, NAMED_ORDERS, STANDARD_ORDER, ordered
 from tta_bench.streams.schedule import Schedule, Segment, Step, repeated
 from tta_bench.streams.timeline import plot_timeline, timeline_text
+from tta_bench.suggestions import did_you_mean
 
 __all__ = [
     "COTTA_10_ORDERS",
@@ -88,7 +88,7 @@ def make_stream(
         100
         >>> make_stream("blured", sizes={"fog": 300})
         Traceback (most recent call last):
-        ValueError: unknown stream 'blured', did you mean 'blurred'? Known: csc, cdc, ...
+        ValueError: unknown stream 'blured'; did you mean 'blurred'? choose from: csc, cdc, ...
     """
     if kind not in KINDS and kind not in PRESETS:
         raise ValueError(_unknown("stream", kind, [*KINDS, *PRESETS]))
@@ -127,6 +127,4 @@ def _check_params(kind: str, params: Mapping[str, Any]) -> None:
 
 
 def _unknown(what: str, name: str, known: Iterable[str]) -> str:
-    nearest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    hint = f", did you mean {nearest[0]!r}?" if nearest else "."
-    return f"unknown {what} {name!r}{hint} Known: {', '.join(known)}"
+    return f"unknown {what} {name!r}{did_you_mean(name, known)}"

@@ -9,6 +9,7 @@ from PIL import Image
 from tta_bench.datasets.classification.corrupted import CorruptedDomains
 from tta_bench.datasets.classification.shapes_c import shapes_c
 from tta_bench.datasets.corruptions import COMMON, GROUPS, VALIDATION, corrupt
+from tta_bench.datasets.corruptions.names import domain_names
 from tta_bench.datasets.procedural.shapes import ShapesImages
 
 CLEAN = ShapesImages("test", 10)
@@ -85,6 +86,12 @@ def test_every_domain_has_the_same_labels():
 )
 def test_domains_are_a_set_a_group_or_names(domains, names):
     assert made(domains).domains == names
+
+
+def test_a_list_of_domains_joins_sets_groups_and_corruptions():
+    assert domain_names(["noise", "spatter", "shot_noise"]) == (*domain_names("noise"), "spatter")
+    assert domain_names(["common", "fog"]) == domain_names("common")
+    assert domain_names(["fog", "common"])[:2] == ("fog", "gaussian_noise")
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ class TestACDC:
             ({"split": "test"}, "the labels of ACDC's test images are not published"),
             ({"domains": "clear"}, "ACDC has no condition 'clear', but fog, night, rain, snow"),
             ({"num_images": 3}, r"dataset\.num_images must be in 1\.\.2, the number of images of fog; got 3"),
-            ({"corruptions": "fogg"}, "unknown corruption 'fogg'; did you mean 'fog'"),
+            ({"corruptions": "fogg"}, "there is no corruption 'fogg'; did you mean 'fog'"),
         ],
     )
     def test_wrong_arguments_are_named(self, acdc_root, settings, message):

@@ -187,7 +187,7 @@ class TestMistakes:
             ({"severities": ()}, "--severities must be some of"),
             ({"family": "cifar", "severities": (5,)}, "holds all five severities: leave --severities out"),
             ({"domains": "fog/3"}, "without a severity, not 'fog/3'"),
-            ({"domains": "fogg"}, "unknown corruption 'fogg'; did you mean 'fog'"),
+            ({"domains": "fogg"}, "there is no corruption 'fogg'; did you mean 'fog'"),
         ],
     )
     def test_a_wrong_recipe_is_one_sentence(self, changed, message):

@@ -493,9 +493,9 @@ def test_repeating_less_than_once_is_refused():
 @pytest.mark.parametrize(
     ("kind", "arguments", "message"),
     [
-        ("cd", {}, r"unknown stream 'cd', did you mean 'cdc'\? Known: csc, cdc"),
-        ("xyz", {}, r"unknown stream 'xyz'\. Known: csc"),
-        ("cdc", {"detla": 1.0}, r"unknown parameter of the stream 'cdc': 'detla', did you mean 'delta'\?"),
+        ("cd", {}, r"unknown stream 'cd'; did you mean 'cdc'\? choose from: csc, cdc"),
+        ("xyz", {}, r"unknown stream 'xyz'; choose from: csc"),
+        ("cdc", {"detla": 1.0}, r"unknown parameter of the stream 'cdc': 'detla'; did you mean 'delta'\?"),
         ("csc", {"delta": 1.0}, r"unknown parameter of the stream 'csc': 'delta'"),
         ("ptta", {"labels": None}, "the stream 'ptta' needs labels"),
         ("cdc", {"labels": None, "sizes": None}, "the stream 'cdc' needs sizes"),

@@ -8,7 +8,6 @@ Perturbations", ICLR 2019; repository hendrycks/robustness. ``corrupt`` is the d
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from tta_bench.datasets.corruptions.frost import generate_frost_textures, load_f
 from tta_bench.datasets.corruptions.noise import gaussian_noise, impulse_noise, shot_noise, speckle_noise
 from tta_bench.datasets.corruptions.severities import FAMILIES, SEVERITIES
 from tta_bench.datasets.corruptions.weather import brightness, fog, frost, snow, spatter
+from tta_bench.suggestions import did_you_mean
 
 __all__ = [
     "COMMON",
@@ -102,8 +102,7 @@ def _check(image: Image, name: str, severity: int, family: str, rng: Rng) -> Non
     """Refuse what ``corrupt`` cannot use, with one sentence that says why."""
     for kind, word, known in (("corruption", name, CORRUPTIONS), ("family", family, FAMILIES)):
         if word not in known:
-            near = get_close_matches(str(word), known, n=1, cutoff=0.0)[0]
-            raise ValueError(f"Unknown {kind} {word!r}; did you mean {near!r}?")
+            raise ValueError(f"there is no {kind} {word!r}{did_you_mean(word, known)}")
     if not isinstance(severity, int | np.integer) or not 1 <= severity <= 5:
         raise ValueError(f"Severity must be an integer from 1 to 5, not {severity!r}.")
     if not isinstance(image, np.ndarray) or image.dtype != np.uint8:

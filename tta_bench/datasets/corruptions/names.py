@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 
 from tta_bench.datasets.corruptions import COMMON, CORRUPTIONS, GROUPS, VALIDATION
+from tta_bench.suggestions import did_you_mean
 
 SETS = {"common": COMMON, "validation": VALIDATION}
 
@@ -14,8 +14,8 @@ def domain_names(domains: str | Sequence[str]) -> tuple[str, ...]:
     """The domains that a user's word or list means.
 
     Args:
-        domains: ``common`` (the 15), ``validation`` (the 4), a group such as ``noise``, or corruption names,
-            with a severity of their own as in ``fog/3``; ``clean`` is allowed.
+        domains: ``common`` (the 15), ``validation`` (the 4), a group such as ``noise``, or a corruption, with a
+            severity of its own as in ``fog/3``; ``clean`` is allowed. A list joins them, each domain once.
 
     Raises:
         ValueError: If there is none, or a name is no corruption.
@@ -24,7 +24,9 @@ def domain_names(domains: str | Sequence[str]) -> tuple[str, ...]:
         >>> domain_names("noise")
         ('gaussian_noise', 'shot_noise', 'impulse_noise')
     """
-    names = SETS.get(domains, GROUPS.get(domains, (domains,))) if isinstance(domains, str) else tuple(domains)
+    words = (domains,) if isinstance(domains, str) else domains
+    sets: dict[str, Sequence[str]] = {**SETS, **GROUPS}
+    names = tuple(dict.fromkeys(name for word in words for name in sets.get(word, (word,))))
     known = [*CORRUPTIONS, "clean"]
     if not names:
         raise ValueError("dataset.domains is empty: name at least one corruption")
@@ -33,9 +35,9 @@ def domain_names(domains: str | Sequence[str]) -> tuple[str, ...]:
         if slash and (severity not in ("1", "2", "3", "4", "5") or corruption == "clean"):
             raise ValueError(f"{name!r} is not a corruption with a severity from 1 to 5, such as 'fog/3'")
         if corruption not in known:
-            near = get_close_matches(corruption, [*known, *SETS, *GROUPS], n=1)
-            raise ValueError(f"unknown corruption {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
-    return tuple(names)
+            hint = did_you_mean(corruption, [*sets, *known])
+            raise ValueError(f"there is no corruption {name!r}{hint}")
+    return names
 
 
 def check_severity(severity: int) -> None:

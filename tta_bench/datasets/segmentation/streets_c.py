@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from difflib import get_close_matches
 from functools import lru_cache
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from tta_bench.datasets.procedural.street_scenes import CLASSES, Scene, render_scene
 from tta_bench.datasets.procedural.street_weather import WEATHER
 from tta_bench.datasets.segmentation.label_map_domains import SegmentationDomains
+from tta_bench.suggestions import did_you_mean
 
 
 @lru_cache(maxsize=128)  # a street is drawn once for its labels and all its weathers
@@ -82,8 +82,7 @@ def streets_c(
         raise ValueError("dataset.domains is empty: name at least one weather")
     for name in names:
         if name not in WEATHER:
-            near = get_close_matches(name, WEATHER, n=1, cutoff=0.0)[0]
-            raise ValueError(f"streets_c has no weather {name!r}; did you mean {near!r}?")
+            raise ValueError(f"streets_c has no weather {name!r}{did_you_mean(name, WEATHER)}")
     images = {name: StreetScenes(split, num_images, name, seed) for name in names}
     return SegmentationDomains(
         "streets_c", images, StreetScenes("source", 400), CLASSES, {"split": split, "seed": seed}

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import Any
 
 from torch import nn
+
+from tta_bench.suggestions import did_you_mean
 
 
 def torchvision_card(name: str) -> dict[str, Any]:
@@ -24,8 +25,7 @@ def torchvision_card(name: str) -> dict[str, Any]:
     models: Any = importlib.import_module("torchvision.models")
     known = models.list_models(module=models)
     if name not in known:
-        near = get_close_matches(name, known, n=1)
-        raise ValueError(f"torchvision has no classifier {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+        raise ValueError(f"torchvision has no classifier {name!r}{did_you_mean(name, (), more=known)}")
     transform: Any = models.get_model_weights(name).DEFAULT.transforms()
     card = {"architecture": f"torchvision.models:{name}", "kwargs": {"weights": None}}
     return {**card, "mean": transform.mean, "std": transform.std, "image_size": transform.crop_size[0]}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from tta_bench.models.backbones.vit import ViTBackbone
 from tta_bench.models.loading.factories import call_factory, robustbench_card, torchvision_card
 from tta_bench.models.preprocess import Preprocess, Profile, profile_of
 from tta_bench.models.zoo import shapes_vit as _register_shapes_vit  # noqa: F401  (makes timm know the architecture)
+from tta_bench.suggestions import did_you_mean
 
 PACKAGED = {"shapes_vit": "shapes_vit"}  # name -> stem of its .yaml and .safetensors in this package's weights/
 CARD_KEYS = {"architecture", "kwargs", "mean", "std"}
@@ -142,7 +142,7 @@ def _read_card(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} has the unknown key {min(unknown)!r}; known are {', '.join(sorted(CARD_KEYS))}")
     if ":" not in card["architecture"] and not timm.is_model(card["architecture"]):
         raise ValueError(
-            f"{path}: timm has no architecture {card['architecture']!r}{_did_you_mean(card['architecture'])}"
+            f"{path}: timm has no architecture {card['architecture']!r}{_near_architecture(card['architecture'])}"
         )
     return {**_UNNORMALISED, **card}
 
@@ -150,7 +150,7 @@ def _read_card(path: Path) -> dict[str, Any]:
 def _timm_card(name: str) -> dict[str, Any]:
     architecture, _, tag = name.partition(".")
     if not timm.is_model(architecture):
-        raise ValueError(f"timm has no model {name!r}{_did_you_mean(architecture)}")
+        raise ValueError(f"timm has no model {name!r}{_near_architecture(architecture)}")
     tags = timm.list_pretrained(f"{architecture}.*")
     if name not in tags:
         what = f"{name!r} does not say which weights" if not tag else f"timm has no weights {name!r}"
@@ -160,9 +160,8 @@ def _timm_card(name: str) -> dict[str, Any]:
     return {"architecture": name, "kwargs": {}, "mean": settings.mean, "std": settings.std, "image_size": size}
 
 
-def _did_you_mean(architecture: str) -> str:
-    near = get_close_matches(architecture, [*PACKAGED, *timm.list_models("vit*")], n=1, cutoff=0.5)
-    return f"; did you mean {near[0]!r}?" if near else ""
+def _near_architecture(architecture: str) -> str:
+    return did_you_mean(architecture, (), more=[*PACKAGED, *timm.list_models("vit*")])
 
 
 def _network(card: dict[str, Any], checkpoint: Path | None) -> torch.nn.Module:

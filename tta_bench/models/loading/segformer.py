@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from torch import nn
 
 from tta_bench.models.backbones.segformer import SegFormerBackbone, Sliding
 from tta_bench.models.loading.load_model import _load_weights, weights_sha256
+from tta_bench.suggestions import did_you_mean
 
 WEIGHTS = Path(__file__).parents[1] / "weights"
 PACKAGED = ("streets_segformer",)
@@ -179,8 +179,7 @@ def _mmseg_config(path: Path) -> Description:
     if path.suffix != ".py":
         shipped = {file.stem: file for file in Path(mmseg.__file__).parent.glob(".mim/configs/segformer/*.py")}
         if str(path) not in shipped:
-            near = get_close_matches(str(path), shipped, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(str(path), (), more=shipped)
             raise ValueError(f"mmsegmentation ships no SegFormer configuration {str(path)!r}{hint}")
         path = shipped[str(path)]
     if not path.is_file():
