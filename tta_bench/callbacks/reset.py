@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import lightning.pytorch as L
@@ -32,3 +33,34 @@ class ResetAtBoundaries(L.Callback):
         last = self.monitor.last
         if last is not None and set(last.by_domain) != domains and isinstance(pl_module, TTAMethod):
             pl_module.reset()
+
+
+class FreezeAfterFirstDomain(L.Callback):
+    """Lets the method learn from the first domain only: every later batch starts from the state at that domain's end.
+
+    An oracle: nobody knows where the first domain of a real stream ends. What a method learns on a later batch acts on
+    that batch's own prediction, if the method predicts after its update, and is forgotten when the batch has ended.
+
+    Args:
+        monitor: The monitor of the same run; it must stand before this callback, and knows which domains there were.
+
+    Source: The prompt learned on gaussian noise of DPCore (Zhang et al., ICML 2025), appendix.
+    """
+
+    def __init__(self, monitor: AdaptationMonitor) -> None:
+        self.monitor = monitor
+        self._frozen: dict[str, Any] | None = None
+
+    def on_test_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: StreamBatch, *_: Any
+    ) -> None:
+        """Keep the state if the first domain has ended; a resumed run, too, finds that state in its method."""
+        names = trainer.datamodule.schedule.domains
+        domains = {names[int(d)] for d in batch.domain_ids.unique()} | set(self.monitor.tally.samples)
+        ended = self.monitor.last is not None and len(domains) > 1
+        self._frozen = deepcopy(pl_module.adaptation_state()) if ended and isinstance(pl_module, TTAMethod) else None
+
+    def on_test_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
+        """Return to it."""
+        if self._frozen is not None and isinstance(pl_module, TTAMethod):
+            pl_module.load_adaptation_state(self._frozen)

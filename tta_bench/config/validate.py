@@ -32,7 +32,7 @@ RUN_KEYS: dict[str, Any] = {
     "config_dir": str | None,
     "num_workers": Count | None,
     "threads": Positive | None,
-    "reset": Literal["never", "domain"],
+    "reset": Literal["never", "domain", "first_domain"],
     "forgetting": Count | None,
     "resume": Literal["auto", "never"],
     "checkpoint_every": Positive | None,

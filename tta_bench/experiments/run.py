@@ -19,6 +19,7 @@ from rich.console import Console
 
 from tta_bench.callbacks import (
     AdaptationMonitor,
+    FreezeAfterFirstDomain,
     RankAgreement,
     ResetAtBoundaries,
     StateFiles,
@@ -129,7 +130,8 @@ class Run:
         every, seconds = self.config.checkpoint_every, self.config.checkpoint_seconds
         checkpoint = StreamCheckpoint(StateFiles(self.folder), monitor, every, seconds)
         progress = StreamProgress(self.title, monitor, console)
-        policies: list[L.Callback] = [ResetAtBoundaries(monitor)] if self.config.reset == "domain" else []
+        oracles = {"domain": ResetAtBoundaries, "first_domain": FreezeAfterFirstDomain}
+        policies = [oracles[self.config.reset](monitor)] if self.config.reset in oracles else []
 
         def trainer() -> L.Trainer:
             own = self._own_callbacks()

@@ -37,6 +37,10 @@ class DPCoreB(DPCore):
 
     Source:
         Appendix on small batches of the paper; re-implementation.
+
+    Departures:
+        The paper keeps the [CLS] features of the images that wait. Ours keeps the images: the weighted prompt is
+        evaluated, and a new one learned, by passing them again.
     """
 
     prediction_timing = PredictionTiming.BEFORE_UPDATE

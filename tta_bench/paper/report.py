@@ -40,7 +40,7 @@ def remarks(done: Reproduction) -> list[str]:
     seeds = ", ".join(map(str, table.seeds))
     words = [str(word) for word in done.plan.common if word.key.partition(".")[0] not in (*SILENT, "dataset")]
     words += [f"{name}.{str(word).removeprefix('method.')}" for name, own in done.plan.own.items() for word in own]
-    oracle = [row.name for row in table.rows if value_of(row.words, "reset") == "domain"]
+    oracle = [row.name for row in table.rows if value_of(row.words, "reset") in ("domain", "first_domain")]
     shown = dict.fromkeys(MEASURES[table.measure_of(r, c)].label for r in table.rows for c in done.columns)
     found = [
         f"Shown: {'; '.join(shown)}.",

@@ -18,7 +18,6 @@ CHANGED = {
     "dpcore_exp1": {"rho": 1e9},
     "dpcore_exp2": {"rho": 0.0},
     "dpcore_exp3": {"prompt_space": "norms"},
-    "dpcore_first_prompt": {"rho": 1e9, "alpha": 0.0},
     "dpcore_guarded": {"floor_guard": 1.5},
     "dpcore_merge15": {"max_size": 15},
     "dpcore_official": {

@@ -63,19 +63,6 @@ def test_exp2_learns_one_prompt_per_batch():
     assert built.passes() == (2 + 3, 3)
 
 
-def test_the_first_prompt_alone_serves_the_stream():
-    built = tiny(rho=ALWAYS_KNOWN, alpha=0.0)
-    images = batches(3)
-    built.forward_and_adapt(images[0])
-    prompt = built.coreset.prompt[0].clone()
-    built.forward_and_adapt(images[1])
-    predicted = built.forward_and_adapt(images[2])
-    assert torch.equal(built.coreset.prompt[0], prompt)
-    with torch.no_grad():
-        expected = built.backbone.classify(built.backbone.features(images[2], prompt))
-    torch.testing.assert_close(predicted, expected)
-
-
 class TestNormSpace:
     @pytest.mark.parametrize("norm", ["batch", "group"])
     def test_it_runs_on_a_network_without_tokens(self, norm):

@@ -49,7 +49,7 @@ EXP2 = 2 + 50 * 3
 DPCORE = 4 + 14 * EXP2 / 11_730
 PASSES = {
     "source": 1, "pseudo_label": 3, "tent": 3, "cotta": 5, "vdp": 4, "sar": 6, "rotta": 5, "rdumb": 3, "ecotta": 4,
-    "vida": 14, "bdg": 8, "cmae": 14, "dpcore_exp1": 4, "dpcore_exp2": EXP2, "dpcore_first_prompt": 4,
+    "vida": 14, "bdg": 8, "cmae": 14, "dpcore_exp1": 4, "dpcore_exp2": EXP2,
     "dpcore_b": 1 + DPCORE,
 }  # fmt: skip
 
