@@ -194,7 +194,9 @@ def test_a_broken_promise_is_caught(cls, check, message):
 
 
 def test_the_honest_method_passes_all_checks():
-    testing.check_method(Honest)
+    account = testing.check_method(Honest)
+    assert account.startswith("Honest keeps the contract: 12 checks on a toy ViTBackbone, predicting last forward")
+    assert len(account.splitlines()) == 1 + len(testing.CHECKS)
 
 
 def test_inference_mode_is_refused_with_the_remedy():

@@ -151,6 +151,33 @@ def test_pbrs_samples_the_past_of_a_class_uniformly():
     assert (kept / runs - share).abs().max() < 4 * math.sqrt(share * (1 - share) / runs)
 
 
+def share_of_runs(labels, capacity, num_classes, outcome, runs=2000):
+    """How often an outcome of the memory is met, and four standard deviations of that."""
+    rng, met = torch.Generator().manual_seed(0), 0
+    for _ in range(runs):
+        memory = PBRS(capacity, num_classes)
+        memory.add(numbered(len(labels)), torch.tensor(labels), rng)
+        met += outcome(ids(memory))
+    return met / runs, 4 * math.sqrt(0.25 / runs)
+
+
+def test_pbrs_lets_an_image_of_a_largest_class_in_with_probability_m_over_n():
+    # Two of the three images of class 0 are stored when the third arrives.
+    share, tolerance = share_of_runs([0, 0, 1, 1, 0], 4, 2, lambda kept: 4 in kept)
+    assert share == pytest.approx(2 / 3, abs=tolerance)
+    # Two of four of class 1, where N / n would let it in always.
+    share, tolerance = share_of_runs([0, 1, 0, 1, 1, 1], 4, 2, lambda kept: 5 in kept)
+    assert share == pytest.approx(2 / 4, abs=tolerance)
+
+
+def test_pbrs_takes_the_place_from_any_of_the_largest_classes_alike():
+    share, tolerance = share_of_runs([0, 0, 1, 1, 2], 4, 3, lambda kept: len({0, 1} & set(kept)) == 1)
+    assert share == pytest.approx(1 / 2, abs=tolerance)
+    for image in range(4):
+        share, tolerance = share_of_runs([0, 0, 1, 1, 2], 4, 3, lambda kept, image=image: image not in kept)
+        assert share == pytest.approx(1 / 4, abs=tolerance)
+
+
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=40), st.integers(1, 6), st.integers(1, 7))
 @settings(max_examples=50, deadline=None)
 def test_pbrs_balances_whatever_the_cut(labels, capacity, batch_size):

@@ -72,6 +72,18 @@ def test_the_fittest_of_population_and_best_so_far_predicts_and_is_remembered():
     assert built.diagnostics()["fitness"] == pytest.approx(fitness[best], rel=1e-5)
 
 
+def test_the_search_starts_at_zero_and_the_first_best_prompt_is_another():
+    built = method()
+    assert not built.search_mean.any()
+    assert built.best_prompt.abs().min() > 0
+    prompts = torch.stack(prompts_of_next_batch(built))
+    assert torch.equal(prompts[-1], built.best_prompt)
+    built.forward_and_adapt(IMAGES)
+    assert built.search_generation == 1
+    built.reset()
+    assert not built.search_mean.any()
+
+
 def test_the_first_batch_is_not_shifted_and_founds_the_running_mean():
     built = method(shift_momentum=0.75)
     means = []

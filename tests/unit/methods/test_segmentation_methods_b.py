@@ -244,9 +244,10 @@ class TestEcoTTA:
         built = method("ecotta", entropy_margin=0.5)
         logits = torch.zeros(2, CLASSES, 2, 2)
         logits[0, 0, 0, 0], logits[0, 1, 1, 1], logits[0, 2, 1, 0] = 9.0, 8.0, 7.0
+        logits[0, 3, 0, 1] = 3.0  # 0.68, below half of ln 5 but not of ln 2, the logarithm of a width
         chosen = built._confident(logits)
-        torch.testing.assert_close(chosen, softmax_entropy(logits)[0].flatten()[[0, 2, 3]])
-        assert built.diagnostics()["selected"] == 3 / 8
+        torch.testing.assert_close(chosen, softmax_entropy(logits)[0].flatten())
+        assert built.diagnostics()["selected"] == 4 / 8
         assert built.passes() == (2, 0.5)
 
     def test_the_single_mode_takes_one_pass(self):

@@ -168,3 +168,54 @@ class TestTheMeter:
 
     def test_is_no_part_of_the_weights(self):
         assert [name for name in made().state_dict() if not name.startswith("vit.")] == []
+
+
+def with_prompt(tokens, prompt, start):
+    return torch.cat([tokens[:, :start], prompt.expand(len(tokens), -1, -1), tokens[:, start:]], dim=1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+class TestLayersAndStages:
+    """Against forward passes written out by hand; no two weights of these networks are alike."""
+
+    @pytest.mark.parametrize("prompted", [False, True])
+    def test_layers_are_the_first_tokens_through_the_next_norm(self, kind, prompted):
+        backbone = made(**KINDS[kind], depth=3)
+        vit, start = backbone.vit, backbone.vit.num_prefix_tokens
+        prompt = torch.randn(2, 16, generator=torch.Generator().manual_seed(1), dtype=torch.double)
+        tokens = vit._pos_embed(vit.patch_embed(normalised(IMAGES)))
+        tokens = vit.norm_pre(with_prompt(tokens, prompt, start) if prompted else tokens)
+        after = []
+        for block in vit.blocks:
+            tokens = block(tokens)
+            after.append(tokens[:, 0])
+        norms = (vit.blocks[1].norm1, vit.blocks[2].norm1, vit.norm)
+        layers = torch.stack([norm(x) for norm, x in zip(norms, after, strict=True)], dim=1)
+        last = vit.norm(tokens)
+        kept = torch.cat([last[:, :start], last[:, start + 2 :]], dim=1) if prompted else last
+        pooled = vit.fc_norm(kept[:, 0] if vit.global_pool == "token" else kept[:, start:].mean(dim=1))
+
+        features, found = backbone.encode_layers(backbone.embed(IMAGES), prompt if prompted else None)
+
+        torch.testing.assert_close(found, layers)
+        torch.testing.assert_close(features, pooled)
+
+    def test_each_stage_has_its_own_blocks_and_prompts(self, kind):
+        backbone = made(**KINDS[kind], depth=4)
+        vit, start = backbone.vit, backbone.vit.num_prefix_tokens
+        prompts = torch.randn(2, 3, 16, generator=torch.Generator().manual_seed(1), dtype=torch.double)
+        tokens = vit.norm_pre(vit._pos_embed(vit.patch_embed(normalised(IMAGES))))
+        tokens = vit.blocks[1](vit.blocks[0](with_prompt(tokens, prompts[0], start)))
+        first = tokens[:, start : start + 3]
+        tokens = torch.cat([tokens[:, :start], tokens[:, start + 3 :]], dim=1)
+        tokens = vit.blocks[3](vit.blocks[2](with_prompt(tokens, prompts[1], start)))
+        second = tokens[:, start : start + 3]
+        tokens = vit.norm(torch.cat([tokens[:, :start], tokens[:, start + 3 :]], dim=1))
+        pooled = vit.fc_norm(tokens[:, 0] if vit.global_pool == "token" else tokens[:, start:].mean(dim=1))
+
+        features, outputs = backbone.encode_stages(backbone.embed(IMAGES), prompts)
+
+        torch.testing.assert_close(outputs, torch.stack([first, second], dim=1))
+        torch.testing.assert_close(features, pooled)
+        with pytest.raises(ValueError, match="4 blocks cannot be split into 3 equal stages"):
+            backbone.encode_stages(backbone.embed(IMAGES), torch.zeros(3, 1, 16).double())
