@@ -473,7 +473,7 @@ class TestWandb:
         )
         resumed = Resumed({"wandb": {"id": "abc", "offline": bool(offline)}}, [None] * 7)
         assert open_wandb(run.header(), run.folder, Console(file=StringIO()), resumed, mode=mode) == []
-        assert (asked["id"], asked["resume"]) == (("abc", "allow") if goes_on else (None, None))
+        assert (asked["id"] == "abc", asked["resume"]) == ((True, "allow") if goes_on else (False, None))
         assert asked["config"].get("resumed_from") == (None if goes_on else {"run": "abc", "step": 7})
 
 

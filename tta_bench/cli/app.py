@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +14,7 @@ from rich.markup import escape
 
 from tta_bench.cli.data import data_app
 from tta_bench.cli.source import source_app
-from tta_bench.cli.terminal import Words, console, errors
+from tta_bench.cli.terminal import Program, Words, console, errors
 from tta_bench.cli.terminal import one_sentence as _one_sentence
 from tta_bench.ranks import is_worker
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tta_bench.config.compose import Composed
 
 app = typer.Typer(
+    cls=Program,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
@@ -205,7 +207,7 @@ def report(
             return
         text = report_text(results, form, baseline, output.parent if output else None)
         if output is None:
-            typer.echo(text, nl=False)
+            sys.stdout.write(text)  # typer.echo takes ASCII for a mistake and writes UTF-8
             return
         with writing(output):
             output.write_text(text, encoding="utf-8")
@@ -255,7 +257,7 @@ def list_options(
         if markdown:
             from tta_bench.cli.method_table import methods_markdown
 
-            typer.echo(methods_markdown(), nl=False)
+            sys.stdout.write(methods_markdown())
             return
         from tta_bench.cli.listing import listing
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import codecs
+import io
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+from typer.core import TyperGroup
 
 from tta_bench.files import WriteError
 from tta_bench.ranks import is_worker
@@ -17,6 +21,27 @@ Words = Annotated[
     list[str] | None,
     typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, e.g. setting=cdc dataset.severity=3"),
 ]
+REPLACEMENTS = {"–": "-", "—": "-", "±": "~", "·": "|", "…": "."}
+"""What stands for a character that the terminal's encoding lacks, one for one, so that tables keep their columns."""
+
+
+class Program(TyperGroup):
+    """The commands; a terminal that does not take UTF-8 gets replacements instead of ending the program."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a command."""
+        codecs.register_error("tta_bench.replace", _replaced)
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="tta_bench.replace")
+        return super().main(*args, **kwargs)
+
+
+def _replaced(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    return "".join(REPLACEMENTS.get(char, "?") for char in error.object[error.start : error.end]), error.end
+
+
 console = Console(quiet=is_worker())
 errors = Console(stderr=True)
 

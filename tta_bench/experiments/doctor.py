@@ -284,8 +284,11 @@ def _wandb(job: Composed) -> Iterator[Check]:
         yield Check("W&B", "not asked for")
         return
     mode = wandb_mode(settings.mode)
-    if mode != "online":
+    if mode == "disabled":
+        yield Check("W&B", "switched off by WANDB_MODE=disabled")
+    elif mode != "online":
         yield Check("W&B", f"{mode}: runs are kept in their folders, wandb sync uploads them")
+    if mode != "online":
         return
     try:
         urllib.request.urlopen(server(), timeout=REACH).close()

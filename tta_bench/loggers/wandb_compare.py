@@ -44,7 +44,7 @@ def compare_bench(results: Sequence[Result], settings: DictConfig | None, consol
         settings: The logger's node of the configuration; None where W&B is not asked for.
         console: Where to print.
     """
-    if settings is None:
+    if settings is None or wandb_mode(settings.mode) == "disabled":
         return
     try:
         mine = {Path(result["folder"]).resolve() for result in results if "folder" in result}

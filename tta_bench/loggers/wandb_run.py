@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import zipfile
 from netrc import NetrcParseError, netrc
 from pathlib import Path
@@ -17,6 +18,12 @@ from tta_bench.loggers.wandb_names import RUN_FOLDER, SUMMARY, config_of, group_
 from tta_bench.report.runs import Result
 from tta_bench.results.run_folder import FILES
 
+OF_ONE_RUN = (
+    "WANDB_RUN_ID", "WANDB_NAME", "WANDB_RUN_NAME", "WANDB_RUN_GROUP", "WANDB_JOB_TYPE", "WANDB_RUN_JOB_TYPE",
+    "WANDB_TAGS", "WANDB_RUN_TAGS", "WANDB_RESUME", "WANDB_RESUME_FROM", "WANDB_FORK_FROM", "WANDB_SWEEP_ID",
+    "WANDB_SWEEP_PARAM_PATH",
+)  # fmt: skip
+"""Variables that name one run. This program makes many, and each has an id, a name and a group of its own."""
 LEGACY_HOST = "api.wandb.ai"
 """Under which a key may still be kept, although the server has moved."""
 
@@ -31,7 +38,7 @@ def open_wandb(
     entity: str | None = None,
     mode: Literal["auto", "online", "offline"] = "auto",
 ) -> list[Logger]:
-    """Start the W&B run, or none if W&B cannot start; the run folder has everything anyway.
+    """Start the W&B run, or none if W&B cannot start or ``WANDB_MODE=disabled``; the run folder has everything anyway.
 
     A resumed run goes on in its W&B run if that is online. Files of an offline run cannot be appended to: then a new
     one starts in the same group, and its configuration says ``resumed_from`` which run and step.
@@ -46,6 +53,8 @@ def open_wandb(
         mode: ``auto`` is online if W&B knows an API key, else offline.
     """
     place = wandb_mode(mode)
+    if place == "disabled":
+        return []
     earlier = resumed.state["wandb"] if resumed else {}
     goes_on = bool(earlier) and place == "online" and not earlier["offline"]
     config = {}
@@ -85,10 +94,20 @@ def start(result: Result, folder: Path, *, config: dict[str, Any] | None = None,
     return init(folder, config={**config_of(result), **(config or {})}, **named, **place)
 
 
-def init(folder: Path, **arguments: Any) -> Any:
-    """``wandb.init`` with W&B's files below a folder."""
-    wandb = load_wandb()
-    return wandb.init(dir=str(folder), settings=wandb.Settings(init_timeout=60, console="off"), **arguments)
+def init(folder: Path, *, id: str | None = None, **arguments: Any) -> Any:
+    """``wandb.init`` with W&B's files below a folder, whatever run the environment names; see ``OF_ONE_RUN``.
+
+    Args:
+        folder: Where W&B keeps its files.
+        id: The run's id; None makes a new one.
+        arguments: What else ``wandb.init`` takes.
+    """
+    wandb, named = load_wandb(), {key: os.environ.pop(key) for key in OF_ONE_RUN if key in os.environ}
+    settings = wandb.Settings(init_timeout=60, console="off")
+    try:
+        return wandb.init(dir=str(folder), id=id or secrets.token_hex(4), settings=settings, **arguments)
+    finally:
+        os.environ.update(named)
 
 
 def load_wandb() -> Any:
