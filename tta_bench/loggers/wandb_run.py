@@ -90,7 +90,7 @@ def start(result: Result, folder: Path, *, config: dict[str, Any] | None = None,
         wandb.Error: If W&B cannot.
     """
     tags = [result["method"], result["setting"], result["dataset"]]
-    named = {"name": run_name(result), "group": group_name(result), "job_type": "run", "tags": tags}
+    named: dict[str, Any] = {"name": run_name(result), "group": group_name(result), "job_type": "run", "tags": tags}
     return init(folder, config={**config_of(result), **(config or {})}, **named, **place)
 
 
@@ -102,7 +102,8 @@ def init(folder: Path, *, id: str | None = None, **arguments: Any) -> Any:
         id: The run's id; None makes a new one.
         arguments: What else ``wandb.init`` takes.
     """
-    wandb, named = load_wandb(), {key: os.environ.pop(key) for key in OF_ONE_RUN if key in os.environ}
+    wandb = load_wandb()
+    named = {key: os.environ.pop(key) for key in OF_ONE_RUN if key in os.environ}
     settings = wandb.Settings(init_timeout=60, console="off")
     try:
         return wandb.init(dir=str(folder), id=id or secrets.token_hex(4), settings=settings, **arguments)
