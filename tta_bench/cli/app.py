@@ -64,23 +64,39 @@ def bench(words: Words = None, cfg: Cfg = False) -> None:
 
 
 @app.command()
-def run(words: Words = None, cfg: Cfg = False) -> None:
+def run(
+    words: Words = None,
+    cfg: Cfg = False,
+    from_: Annotated[
+        Path | None, typer.Option("--from", metavar="FOLDER", help="Repeat the run of this folder from its files alone")
+    ] = None,
+) -> None:
     """Run one method on one stream.
 
     Examples:
         tta-bench run method=dpcore setting=cdc seed=0
 
         tta-bench run method=tent method.lr=0.001 setting=repeating setting.rounds=3 logger=off
+
+        tta-bench run --from runs/shapes_c/cdc/tent/seed0-1a2b3c4d output=repeated
     """
     with _one_sentence():
         from tta_bench.config.compose import compose_run
         from tta_bench.experiments.run import Run
 
-        composed = compose_run(words or [])
-        if cfg:
-            _print_configurations([composed])
-            return
-        result = Run(composed).execute(console)
+        if from_ is not None:
+            from tta_bench.experiments.verify import repeat
+
+            key, _, output = (words or ["output=runs"])[0].partition("=")
+            if key != "output" or not output or len(words or []) > 1 or cfg:
+                raise ValueError("--from takes no other word than output=FOLDER: all else is that of the run")
+            result = repeat(from_, output).execute(console)
+        else:
+            composed = compose_run(words or [])
+            if cfg:
+                _print_configurations([composed])
+                return
+            result = Run(composed).execute(console)
         if not is_worker():
             _print_tables([result])
     if result["status"] != "done":
@@ -212,6 +228,37 @@ def report(
         with writing(output):
             output.write_text(text, encoding="utf-8")
         console.print(f"{len(results)} runs in {output}", highlight=False, markup=False, soft_wrap=True)
+
+
+@app.command()
+def verify(
+    folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders above them")],
+    rerun: Annotated[bool, typer.Option("--rerun", help="Run them again and compare batch by batch")] = False,
+    batches: Annotated[int | None, typer.Option(min=1, help="With --rerun, only so many batches")] = None,
+) -> None:
+    """Check that results are what was run: files, numbers, stream, weights, data and code; exit status 1 if not.
+
+    Examples:
+        tta-bench verify runs/shapes_c/cdc
+
+        tta-bench verify runs/shapes_c/cdc/tent --rerun --batches 10
+    """
+    with _one_sentence():
+        from tta_bench.experiments.verify import verify as examine
+        from tta_bench.results.run_folder import read_results
+
+        if batches is not None and not rerun:
+            raise ValueError("--batches says how much of --rerun: give both")
+        wrong = 0
+        for result in read_results(folders):
+            console.print(str(result["folder"]), style="bold", highlight=False, markup=False, soft_wrap=True)
+            for check in examine(result, rerun=rerun, batches=batches):
+                wrong += check.state == "problem"
+                colour = {"ok": "green", "note": "yellow", "problem": "bold red"}[check.state]
+                line = f"  [{colour}]{check.state:<8}[/]{check.name:<15} {escape(check.found)}"
+                console.print(line, highlight=False, soft_wrap=True)
+    if wrong:
+        raise typer.Exit(1)
 
 
 @app.command()
