@@ -243,7 +243,7 @@ class TestTheSourceCache:
         done = invoke("source", "stats", "method=tent", home=tmp_path)
         assert (done.exit_code, "tent needs nothing of the source domain" in done.output) == (2, True)
 
-    @pytest.mark.parametrize("word", ["method.num_source=32", "model.mean=[0.4,0.4,0.4]", "method.prompt_length=4"])
+    @pytest.mark.parametrize("word", ["method.num_source=32", "model.preprocess=native", "method.prompt_length=4"])
     def test_another_measurement_has_another_key(self, tmp_path, word):
         invoke(*self.WORDS, home=tmp_path)
         invoke(*self.WORDS, word, home=tmp_path)

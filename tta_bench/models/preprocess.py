@@ -6,6 +6,7 @@ The largest cause of numbers on ImageNet-C that cannot be reproduced: the same w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
@@ -38,6 +39,35 @@ class Preprocess:
     def describe(self) -> dict[str, Any]:
         """Plain values for a result file."""
         return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+
+
+def check_normalisation(mean: object, std: object) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation as a user gives them, for images in [0, 1].
+
+    Raises:
+        ValueError: If one is given without the other, is not three numbers, or is for images in 0..255; or if a
+            standard deviation is not positive.
+    """
+    if mean is None or std is None:
+        raise ValueError("the mean and std of the normalisation belong together: give both, or neither")
+    values = {"mean": _three(mean, "mean"), "std": _three(std, "std")}
+    if min(values["std"]) <= 0:
+        raise ValueError(f"std must be positive, got {list(values['std'])}: it is what each channel is divided by")
+    for key, three in values.items():
+        if max(three) > 1:
+            raise ValueError(
+                f"{key} {list(three)} is for images in 0..255, and images come in [0, 1]: divide mean and std by 255"
+            )
+    if min(values["mean"]) < 0:
+        raise ValueError(f"mean must be in [0, 1], as images are; got {list(values['mean'])}")
+    return values["mean"], values["std"]
+
+
+def _three(value: object, key: str) -> tuple[float, ...]:
+    numbers = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else ()
+    if len(numbers) != 3 or not all(isinstance(n, (int, float)) and math.isfinite(n) for n in numbers):
+        raise ValueError(f"{key} must be three numbers, one for each of red, green and blue; got {value}")
+    return tuple(float(n) for n in numbers)
 
 
 def profile_of(

@@ -228,3 +228,76 @@ def test_a_residual_network_is_a_backbone_without_prompts(tmp_path):
         torch.testing.assert_close(backbone(images), network(images))
     with pytest.raises(ValueError, match="ResNet takes no prompts; use a vit_"):
         backbone.features(images, prompt=torch.zeros(1, 8))
+
+
+def save_random(network, folder, architecture, kwargs):
+    """Save a network whose weights are all random; heads and norms too."""
+    generator = torch.Generator().manual_seed(0)
+    state = {k: torch.randn(v.shape, generator=generator) * 0.3 for k, v in network.state_dict().items()}
+    network.load_state_dict(state)
+    save_file(state, folder / "w.safetensors")
+    (folder / "card.yaml").write_text(f"architecture: {architecture}\nkwargs: {kwargs}\n".replace("'", ""))
+    return {"checkpoint": folder / "w.safetensors", "config": folder / "card.yaml"}
+
+
+class TestScoresAreTheNetworksOwn:
+    def test_a_distilled_transformer_has_the_mean_of_two_heads(self, tmp_path):
+        network = timm.create_model("deit_tiny_distilled_patch16_224", **TINY).eval()
+        backbone = load_model(**save_random(network, tmp_path, "deit_tiny_distilled_patch16_224", TINY))
+        with torch.no_grad():
+            torch.testing.assert_close(backbone(IMAGES), network(IMAGES))
+            assert backbone.features(IMAGES).shape == (2, backbone.feature_dim)
+            prompted = backbone.features(IMAGES, prompt=torch.ones(3, backbone.prompt_dim))
+        assert not torch.allclose(prompted, backbone.features(IMAGES))
+
+    @pytest.mark.parametrize("pool", ["token", "avg"])
+    def test_any_pooling_of_a_transformer_is_followed(self, tmp_path, pool):
+        kwargs = {**TINY, "global_pool": pool}
+        network = timm.create_model("vit_tiny_patch16_224", **kwargs).eval()
+        backbone = load_model(**save_random(network, tmp_path, "vit_tiny_patch16_224", kwargs))
+        with torch.no_grad():
+            torch.testing.assert_close(backbone(IMAGES), network(IMAGES))
+
+    def test_a_network_that_does_more_is_refused(self, tmp_path, monkeypatch):
+        network = timm.create_model("vit_tiny_patch16_224", **TINY)
+        paths = save_random(network, tmp_path, "vit_tiny_patch16_224", TINY)
+        own = type(network).forward
+        monkeypatch.setattr(type(network), "forward", lambda self, images: own(self, images).softmax(dim=1))
+        with pytest.raises(ValueError, match="does more than pool its features and score them with one linear layer"):
+            load_model(**paths)
+
+    def test_images_that_are_not_square_are_refused_when_the_model_is_loaded(self, tmp_path):
+        kwargs = {**TINY, "img_size": [32, 64]}
+        network = timm.create_model("vit_tiny_patch16_224", **kwargs)
+        with pytest.raises(ValueError, match="takes images of 32x64 pixels, and only square ones are supported"):
+            load_model(**save_random(network, tmp_path, "vit_tiny_patch16_224", kwargs))
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "message"),
+    [
+        (
+            [123.675, 116.28, 103.53],
+            [58.395, 57.12, 57.375],
+            r"mean .* 0\.\.255.*divide mean and std by",
+        ),
+        ([0.5, 0.5, 0.5], [127.5, 127.5, 127.5], r"std .* is for images in 0\.\.255"),
+        ([0.5, 0.5, 0.5], None, "belong together"),
+        (None, [0.5, 0.5, 0.5], "belong together"),
+        ([0.5, 0.5, 0.5], [0.5, 0, 0.5], "std must be positive"),
+        ([0.5, 0.5], [0.5, 0.5], "mean must be three numbers"),
+        ([0.5, 0.5, 0.5], [0.5], "std must be three numbers"),
+        ([0.5, -0.1, 0.5], [0.5, 0.5, 0.5], r"mean must be in \[0, 1\]"),
+        ([0.5, float("nan"), 0.5], [0.5, 0.5, 0.5], "mean must be three numbers"),
+    ],
+)
+@pytest.mark.parametrize("place", ["words", "card"])
+def test_a_wrong_normalisation_is_one_sentence(tmp_path, card, state, mean, std, message, place):
+    save_file(state, tmp_path / "w.safetensors")
+    words = {"mean": mean, "std": std}
+    if place == "card":
+        lines = [f"{key}: {value}".replace("nan", ".nan") for key, value in words.items() if value is not None]
+        card.write_text("\n".join([*CARD.splitlines()[:2], *lines]))
+        words = {}
+    with pytest.raises(ValueError, match=message):
+        load_model(checkpoint=tmp_path / "w.safetensors", config=card, **words)

@@ -239,7 +239,9 @@ class TestOnesOwnCode:
         torch.manual_seed(0)
         reference = network(width=6)
         torch.save(reference.state_dict(), module / "w.pth")
-        (module / "card.yaml").write_text("architecture: ownnets:network\nkwargs: {width: 6}\nmean: [0.1, 0.2, 0.3]")
+        (module / "card.yaml").write_text(
+            "architecture: ownnets:network\nkwargs: {width: 6}\nmean: [0.1, 0.2, 0.3]\nstd: [1, 1, 1]"
+        )
         backbone = load_model(checkpoint=module / "w.pth", config=module / "card.yaml")
         images = torch.rand(2, 3, 9, 9, generator=SEEDED)
         torch.testing.assert_close(backbone(images), reference(images - torch.tensor([0.1, 0.2, 0.3]).view(3, 1, 1)))

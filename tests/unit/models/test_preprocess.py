@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -59,10 +60,10 @@ def test_a_profile_says_what_the_network_sees(model, profile, mean, std):
 
 def test_values_set_by_hand_are_a_profile_of_their_own(tmp_path):
     files = write_model(tmp_path, 224)
-    assert load_model(**files, mean=(0.1,) * 3).preprocess == Preprocess("own", (0.1,) * 3, STD)
-    assert load_model(**files, preprocess="paper", std=[2, 2, 2]).preprocess == Preprocess(
-        "own", (0.0,) * 3, (2, 2, 2), (256, 224)
-    )
+    mean, std = [0.1, 0.1, 0.1], [0.2, 0.2, 0.2]
+    own = Preprocess("own", tuple(mean), tuple(std))
+    assert load_model(**files, mean=mean, std=std).preprocess == own
+    assert load_model(**files, preprocess="paper", mean=mean, std=std).preprocess == replace(own, resize=(256, 224))
 
 
 def test_an_unknown_profile_is_one_sentence():

@@ -264,10 +264,14 @@ class TestLoading:
         made = segformer(3, embed_dims=8, channels=12)
         half = {key: v.half() if v.is_floating_point() else v for key, v in made.state_dict().items()}
         save_file(half, tmp_path / "w.safetensors")
-        ours = load_segformer(tmp_path / "c.yaml", tmp_path / "w.safetensors", std=[1, 1, 2])
+        ours = load_segformer(tmp_path / "c.yaml", tmp_path / "w.safetensors", mean=[0.5, 0.4, 0.2], std=[1, 1, 0.5])
         assert (ours.num_classes, ours.dtype, ours.sliding) == (3, torch.float32, None)
-        assert ours.normalize.mean.flatten().tolist() == pytest.approx([0.5, 0.4, 0.3])
-        assert ours.normalize.std.flatten().tolist() == [1, 1, 2]
+        assert ours.normalize.mean.flatten().tolist() == pytest.approx([0.5, 0.4, 0.2])
+        assert ours.normalize.std.flatten().tolist() == [1, 1, 0.5]
+        with pytest.raises(ValueError, match=r"mean .* is for images in 0\.\.255"):
+            load_segformer(
+                tmp_path / "c.yaml", tmp_path / "w.safetensors", mean=[123.7, 116.3, 103.5], std=[58, 57, 57]
+            )
 
     @pytest.mark.parametrize(
         ("damage", "message"),

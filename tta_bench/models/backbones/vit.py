@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from timm.models.deit import VisionTransformerDistilled
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
@@ -23,12 +24,15 @@ class ViTBackbone(Backbone):
         std: Normalisation standard deviation per channel.
 
     Raises:
-        ValueError: If ``vit`` is not a timm ``VisionTransformer``.
+        ValueError: If ``vit`` is not a timm ``VisionTransformer``, or takes images that are not square.
     """
 
     def __init__(self, vit: VisionTransformer, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
         if not isinstance(vit, VisionTransformer):
             raise ValueError(f"expected a timm VisionTransformer, got {type(vit).__name__}; use a vit_* model")
+        height, width = vit.patch_embed.img_size
+        if height != width:
+            raise ValueError(f"the network takes images of {height}x{width} pixels, and only square ones are supported")
         super().__init__(mean, std)
         self.vit = vit
         self.feature_dim = self.prompt_dim = vit.embed_dim
@@ -135,4 +139,31 @@ class ViTBackbone(Backbone):
     def classify(self, features: Tensor) -> Tensor:
         """Features (B, D) -> logits (B, K)."""
         logits: Tensor = self.vit.head(self.vit.head_drop(features))
+        return logits
+
+
+class DistilledViTBackbone(ViTBackbone):
+    """A DeiT with a distillation token: the scores are the mean of two heads, one for each of the two tokens.
+
+    The feature is both tokens after the final norm, [CLS] first, so that the scores are linear in it as for any ViT.
+
+    Args:
+        vit: timm's ``VisionTransformerDistilled``.
+        mean: Normalisation mean per channel, for images in [0, 1].
+        std: Normalisation standard deviation per channel.
+
+    Source: Touvron et al., "Training data-efficient image transformers", ICML 2021, Sec. 4.
+    """
+
+    def __init__(self, vit: VisionTransformerDistilled, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+        super().__init__(vit, mean, std)
+        self.feature_dim = 2 * vit.embed_dim
+
+    def _pool(self, tokens: Tensor) -> Tensor:
+        return tokens[:, :2].flatten(1)
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Features (B, 2 D) -> logits (B, K)."""
+        cls, distilled = self.vit.head_drop(features).chunk(2, dim=1)
+        logits: Tensor = (self.vit.head(cls) + self.vit.head_dist(distilled)) / 2
         return logits

@@ -13,15 +13,16 @@ import timm
 import torch
 from omegaconf import OmegaConf
 from safetensors.torch import load_file
+from timm.models.deit import VisionTransformerDistilled
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
 from tta_bench.models.backbones.base import Backbone
 from tta_bench.models.backbones.linear_head import LinearHeadBackbone
 from tta_bench.models.backbones.timm_cnn import TimmBackbone
-from tta_bench.models.backbones.vit import ViTBackbone
+from tta_bench.models.backbones.vit import DistilledViTBackbone, ViTBackbone
 from tta_bench.models.loading.factories import call_factory, robustbench_card, torchvision_card
-from tta_bench.models.preprocess import Preprocess, Profile, profile_of
+from tta_bench.models.preprocess import Preprocess, Profile, check_normalisation, profile_of
 from tta_bench.models.zoo import shapes_vit as _register_shapes_vit  # noqa: F401  (makes timm know the architecture)
 from tta_bench.suggestions import did_you_mean
 
@@ -57,8 +58,8 @@ def load_model(
             out 224.
         source_preprocess: The same for the images that a method learns the source from; None takes ``preprocess``.
             The released DPCore has ``timm`` there and ``paper`` for the stream.
-        mean: Overrides the normalisation mean per channel, for images in [0, 1].
-        std: Overrides the normalisation standard deviation per channel.
+        mean: Overrides the normalisation mean per channel, for images in [0, 1]; needs ``std``.
+        std: Overrides the normalisation standard deviation per channel; needs ``mean``.
 
     Returns:
         The backbone in eval mode, float32, with attributes ``weights_sha256`` and ``preprocess``.
@@ -71,7 +72,7 @@ def load_model(
     sha256 = weights_sha256(network.state_dict())
     own = profile_of(preprocess, card["mean"], card["std"], input_size(network, card))
     if mean is not None or std is not None:
-        own = Preprocess("own", tuple(mean or own.mean), tuple(std or own.std), own.resize)
+        own = Preprocess("own", *check_normalisation(mean, std), own.resize)
     backbone = _wrap(network, own).eval()
     backbone.weights_sha256, backbone.preprocess = sha256, own
     if source_preprocess is not None:
@@ -103,10 +104,38 @@ def load_network(
 
 
 def _wrap(network: torch.nn.Module, preprocess: Preprocess) -> Backbone:
-    if isinstance(network, VisionTransformer):
-        return ViTBackbone(network, preprocess.mean, preprocess.std)
-    kind = TimmBackbone if hasattr(network, "forward_head") else LinearHeadBackbone
-    return kind(network, preprocess.mean, preprocess.std)
+    """A backbone that gives the network's own scores.
+
+    Raises:
+        ValueError: If there is none: the network does more than pool its features and score them with a linear layer.
+    """
+    values = preprocess.mean, preprocess.std
+    if not isinstance(network, VisionTransformer) and not hasattr(network, "forward_head"):
+        return LinearHeadBackbone(network, *values)  # it compares the scores itself
+    backbone: Backbone
+    if isinstance(network, VisionTransformerDistilled):
+        backbone = DistilledViTBackbone(network, *values)
+    elif isinstance(network, VisionTransformer):
+        backbone = ViTBackbone(network, *values)
+    else:
+        backbone = TimmBackbone(network, *values)
+    images = torch.randn(1, 3, *_image_shape(network), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        own, ours = network(images), backbone.classify(backbone._encode(backbone._embed(images), None))
+    if not isinstance(own, Tensor) or own.shape != ours.shape or (own - ours).abs().max() > 1e-3 * own.abs().max():
+        raise ValueError(
+            f"{type(network).__name__} does more than pool its features and score them with one linear layer, so its "
+            "scores would not be its own here: choose another architecture"
+        )
+    return backbone
+
+
+def _image_shape(network: torch.nn.Module) -> tuple[int, int]:
+    """Height and width of images that a timm network takes."""
+    known: Any = network
+    fixed = getattr(getattr(network, "patch_embed", None), "img_size", None)
+    height, width = fixed or known.pretrained_cfg["input_size"][1:]
+    return int(height), int(width)
 
 
 def input_size(network: torch.nn.Module, card: Mapping[str, Any]) -> int | None:
@@ -144,6 +173,11 @@ def _read_card(path: Path) -> dict[str, Any]:
         raise ValueError(
             f"{path}: timm has no architecture {card['architecture']!r}{_near_architecture(card['architecture'])}"
         )
+    if "mean" in card or "std" in card:
+        try:
+            card["mean"], card["std"] = check_normalisation(card.get("mean"), card.get("std"))
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
     return {**_UNNORMALISED, **card}
 
 

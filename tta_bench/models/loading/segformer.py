@@ -18,6 +18,7 @@ from torch import nn
 
 from tta_bench.models.backbones.segformer import SegFormerBackbone, Sliding
 from tta_bench.models.loading.load_model import _load_weights, weights_sha256
+from tta_bench.models.preprocess import check_normalisation
 from tta_bench.suggestions import did_you_mean
 
 WEIGHTS = Path(__file__).parents[1] / "weights"
@@ -118,14 +119,19 @@ def load_segformer(
         raise ValueError(f"{config} describes a model without weights: give model.checkpoint too")
     path = Path(config)
     described = _card(path) if path.suffix in (".yaml", ".yml") else _mmseg_config(path)
-    mean, std = mean or described.mean, std or described.std
-    if mean is None or std is None:
-        raise ValueError(f"{config} has no data_preprocessor with mean and std: set model.mean and model.std")
+    if mean is None and std is None:
+        mean, std = described.mean, described.std
+        if mean is None and std is None:
+            raise ValueError(f"{config} has no mean and std: set model.mean and model.std")
+    try:
+        mean, std = check_normalisation(mean, std)
+    except ValueError as error:
+        raise ValueError(f"{config}: {error}") from None
     network = described.network
     _load_weights(network, Path(checkpoint))
     digest = weights_sha256(network.state_dict())
     backbone = SegFormerBackbone(
-        network.backbone, network.decode_head, tuple(mean), tuple(std), described.sliding
+        network.backbone, network.decode_head, mean, std, described.sliding
     )  # fmt: skip
     backbone.weights_sha256 = digest
     return backbone.eval()
