@@ -24,7 +24,7 @@ def sgd_or_adam(
         name: ``sgd``, or ``adam`` with betas 0.9 and 0.999, which has no use for what follows ``lr``.
         lr: Learning rate.
         momentum: Momentum of SGD.
-        nesterov: Whether SGD looks ahead.
+        nesterov: Whether SGD uses Nesterov momentum.
     """
     if name == "adam":
         return Adam(parameters, lr=lr)

@@ -35,7 +35,7 @@ def training_pair(
 ) -> tuple[Tensor, Tensor]:
     """Random crops resized to the old size, mirrored half of the time, with some of the colours changed.
 
-    What befalls an image is drawn for each; how strong jitter and blur are is shared by the batch.
+    Whether an image is changed is drawn per image; the strengths of jitter and blur are shared by the batch.
 
     Args:
         images: (B, 3, H, W) in [0, 1].

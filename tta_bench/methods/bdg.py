@@ -51,9 +51,10 @@ class BDG(TTAMethod):
         tjy1423317192/PLF.
 
     Departures:
-        What of this is the paper's cannot be told without its code. The cross-entropy is symmetric, as CoTTA's on
-        ImageNet: the plain one has no gradient where student and teacher are equal, as both start. Where every pixel
-        has scores, pixels take the place of images in all formulas, and the augmented view leaves them where they are.
+        How much of this is the paper's cannot be told without its code. The cross-entropy is symmetric, as CoTTA's on
+        ImageNet, because the plain one has no gradient while student and teacher are equal, and they start equal. Where
+        every pixel has scores, pixels take the place of images in all formulas, and the augmented view leaves them
+        where they are.
     """
 
     prediction_timing = PredictionTiming.BEFORE_UPDATE

@@ -20,7 +20,7 @@ class BNAdapt(TTAMethod):
         backbone: The source model; must have batch norm layers.
         prior: Share of the source's statistics in the mixture. 0 in the tables of continual adaptation and in Nado et
             al. (2020); N / (N + B) in the paper, for B images in a batch and a source that counts as N images.
-        seed: Unused: nothing is drawn.
+        seed: Not used; the method draws no random numbers.
 
     Cost:
         1 forward pass and no backward pass per sample.
@@ -79,5 +79,5 @@ def _mix(prior: float, layer: BatchNorm, inputs: tuple[Tensor]) -> None:
 
 
 def _forget(layer: BatchNorm, *_: object) -> None:
-    """After it: batch statistics are no state."""
+    """After a forward pass: drop the batch statistics, which are not a state."""
     layer.running_mean = layer.running_var = None

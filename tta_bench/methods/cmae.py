@@ -24,7 +24,7 @@ from tta_bench.types import PredictionTiming
 
 
 class CMAE(TTAMethod):
-    """Hide the patches that the network is least sure of, and learn from the rest what it predicts and they hold.
+    """Mask the most uncertain patches, and learn the prediction and the hidden content from the remaining ones.
 
     Two losses on the masked images: consistency with the prediction for the whole images, and reconstruction of the
     hidden patches' histograms of oriented gradients.
@@ -52,8 +52,8 @@ class CMAE(TTAMethod):
 
     Departures:
         The released code predicts with a copy of the network that it sets equal to it after every step (its average
-        of weights is configured and unused); here the network itself predicts, which is the same. Views move
-        patches about, so the uncertainty of a patch is also that of its place, as released. Cells of the histograms
+        of weights is configured and unused); here the network itself predicts, which is the same. Views also move
+        patches, so that the uncertainty includes that of the position, as in the released code. Cells of the histograms
         are 8 pixels wide where that divides the patch size, else the largest divisor below 8. In a SegFormer (ours) a
         patch is the square of 32 pixels behind a position of the last map: it is painted over in a colour that is
         learned, starting at the mean, and reconstructed from this position; the consistency is a mean over pixels,

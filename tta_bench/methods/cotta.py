@@ -48,7 +48,7 @@ class CoTTA(TTAMethod):
             ResNet-50; FOA tuned 0.005 and yuyongcan/Benchmark-TTA 0.002 for ViT-B.
         optimizer: ``sgd`` (released ImageNet code) or ``adam`` (betas 0.9, 0.999; released CIFAR code).
         momentum: Momentum of SGD; released code.
-        nesterov: Whether SGD looks ahead; released code.
+        nesterov: Whether SGD uses Nesterov momentum; released code.
         loss: ``symmetric`` (released ImageNet code), ``cross_entropy`` (Eq. 1 and released CIFAR code) or
             ``hard_label``, cross-entropy with the teacher's class (released segmentation code).
         teacher_momentum: Share of the teacher that an update keeps; paper.

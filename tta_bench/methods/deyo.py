@@ -18,7 +18,7 @@ from tta_bench.types import PredictionTiming
 
 
 class DeYO(TTAMethod):
-    """Minimise the weighted entropy of images that are sure of their class, and less so once their shape is destroyed.
+    """Minimise the weighted entropy of images predicted confidently, and less so once their shape is destroyed.
 
     The difference is PLPD, the pseudo-label probability difference: how much of the predicted class's probability is
     lost when the image's patches are shuffled.
@@ -95,7 +95,7 @@ class DeYO(TTAMethod):
 
     @torch.no_grad()
     def plpd(self, images: Tensor, logits: Tensor) -> Tensor:
-        """What shuffled patches take from the probability of the predicted class.
+        """Drop in the predicted class's probability when the patches of an image are shuffled.
 
         Args:
             images: (N, C, H, W) in [0, 1].

@@ -23,11 +23,12 @@ from tta_bench.types import PredictionTiming, SourceNeed
 class ETA(TTAMethod):
     """Minimise the weighted entropy of images that are reliable and unlike those already learned from.
 
-    Reliable: the entropy is below a margin. Unlike: the probabilities point elsewhere than their running mean.
-    The surer an image, the larger its weight. EATA without its term against forgetting.
+    An image is reliable if its entropy is below a margin, and unlike the others if its probabilities have a small
+    cosine similarity to their running mean. Confident images have larger weights. This is EATA without its
+    regulariser against forgetting.
 
-    On a network that scores pixels, images are pixels in all of this: each passes or fails on its own, the running
-    mean and the loss are over those selected in the batch. Ours.
+    On a network that scores pixels, each pixel is selected on its own, and the running mean and the loss are taken
+    over the pixels selected in the batch (our choice).
 
     Args:
         backbone: The source model.
@@ -36,8 +37,8 @@ class ETA(TTAMethod):
         momentum: Momentum of SGD.
         entropy_margin: E_0 as a share of ln(num_classes); the paper's 0.4.
         cosine_margin: epsilon, the largest cosine similarity to the running mean; the paper's 0.05 on ImageNet-C.
-            Above 1 everything is unlike.
-        seed: Unused: nothing is drawn.
+            Above 1 no image is rejected.
+        seed: Not used; the method draws no random numbers.
 
     States:
         mean_probabilities (K,): running mean over the selected images, 0.1 of it from the last batch; empty before
@@ -51,7 +52,7 @@ class ETA(TTAMethod):
         The paper's sample-adaptive weight; repositories mr-eggplant/EATA and mr-eggplant/SAR.
 
     Departures:
-        ``reset`` also forgets the running mean, which the released one keeps.
+        ``reset`` also clears the running mean, which the released code keeps.
     """
 
     prediction_timing = PredictionTiming.LAST_FORWARD
@@ -104,7 +105,7 @@ class ETA(TTAMethod):
         return logits
 
     def _is_unlike(self, probabilities: Tensor) -> Tensor:
-        """Which of (..., K) point elsewhere than the running mean; all while there is none."""
+        """Which of (..., K) are dissimilar to the running mean; all of them before there is one."""
         if len(self.mean_probabilities) == 0:
             return torch.ones_like(probabilities[..., 0], dtype=torch.bool)
         return cosine_similarity(probabilities, self.mean_probabilities, dim=-1) < self.hparams.cosine_margin
@@ -114,7 +115,7 @@ class ETA(TTAMethod):
         self.mean_probabilities = 0.9 * before + 0.1 * mean
 
     def penalty(self) -> Tensor | float:
-        """What is added to the loss."""
+        """The regulariser that is added to the loss."""
         return 0.0
 
     def diagnostics(self) -> dict[str, float]:
@@ -138,7 +139,7 @@ class EATA(ETA):
         cosine_margin: epsilon, the largest cosine similarity to the running mean; the paper's 0.05 on ImageNet-C.
         fisher_weight: beta, the weight of the penalty; the paper's 2000 on ImageNet-C.
         num_source: Number of unlabeled source images behind the Fisher information; the paper's 2000.
-        seed: Unused: nothing is drawn.
+        seed: Not used; the method draws no random numbers.
 
     States:
         fisher (P,): importance of each adapted scalar, kept by ``reset``. mean_probabilities: as ETA.

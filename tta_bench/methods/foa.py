@@ -23,8 +23,9 @@ REFERENCE_BATCH = 64  # images, for which fitness_weight is meant
 class FOA(TTAMethod):
     """Search prompts by an evolution strategy, and shift the features back to where the source's are.
 
-    Each batch is tried with a population of prompts and the best one so far. Fit is a prompt whose predictions are
-    sure and whose activations in all layers have the statistics of the source. The fittest prompt predicts.
+    Each batch is tried with a population of prompts and the best one so far. A prompt is
+    fit if its predictions are confident and the activations of all layers have the source statistics. The fittest
+    prompt gives the prediction.
 
     Args:
         backbone: The source model; must be a vision transformer.

@@ -28,7 +28,7 @@ class LAME(TTAMethod):
         neighbors: Nearest neighbours of an image for ``knn``; 5 in both. For ``rbf`` the kernel's width is the mean
             distance to the neighbour of this rank, the image itself being the first.
         symmetric: Whether the affinity is averaged with its transpose, as in mr-eggplant/FOA; fiveai/LAME does not.
-        seed: Unused: nothing is drawn.
+        seed: Not used; the method draws no random numbers.
 
     Cost:
         1 forward pass and no backward pass per sample; the corrections are in closed form.

@@ -17,9 +17,9 @@ from tta_bench.types import PredictionTiming
 
 
 class MEMO(TTAMethod):
-    """For each image alone: one step from the source that makes its augmented views agree and be sure.
+    """Take one step from the source model per image that makes predictions for its augmented views agree and confident.
 
-    Episodic: nothing is carried from one image to the next, so the stream and its batches do not matter.
+    Episodic: no state is carried from one image to the next, so the order of the stream does not matter.
 
     Args:
         backbone: The source model.
@@ -86,7 +86,7 @@ class MEMO(TTAMethod):
 
 
 def marginal_entropy(logits: Tensor) -> Tensor:
-    """Entropy in nats, of shape (), of the mean of the rows' softmax: low if all (N, K) are sure of the same class.
+    """Entropy in nats, of shape (), of the mean of the rows' softmax: low if all (N, K) agree confidently.
 
     Source: MEMO (Zhang et al., NeurIPS 2022), Sec. 3.
 

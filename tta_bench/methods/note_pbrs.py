@@ -14,9 +14,9 @@ from tta_bench.types import PredictionTiming
 
 
 class NOTEPBRS(TTAMethod):
-    """Minimise the entropy of a memory that holds as many images of each predicted class.
+    """Minimise the entropy of the images in a memory that is balanced over the predicted classes.
 
-    The half of NOTE that needs no new source model: its prediction-balanced reservoir.
+    This is the part of NOTE that needs no retrained source model: its prediction-balanced reservoir.
 
     Args:
         backbone: The source model.
@@ -36,8 +36,8 @@ class NOTEPBRS(TTAMethod):
         Alg. 1 of the paper; repository TaesikGong/NOTE.
 
     Departures:
-        Instance-aware batch norm, the other half, is left out: the source model would have to be trained with it. A
-        batch is predicted as a whole before its updates, where the released code predicts image by image.
+        Instance-aware batch norm, the other part, is left out because the source model would have to be trained with
+        it. A batch is predicted as a whole before its updates, where the released code predicts image by image.
     """
 
     prediction_timing = PredictionTiming.BEFORE_UPDATE

@@ -26,11 +26,11 @@ class PseudoLabel(TTAMethod):
         lr: Learning rate; Tent's, ours.
         optimizer: ``sgd`` or ``adam`` (betas 0.9, 0.999).
         momentum: Momentum of SGD; Tent's, ours.
-        nesterov: Whether SGD looks ahead; Tent's, ours.
-        threshold: An image teaches if its largest probability is above. 0 (all images) in repository
+        nesterov: Whether SGD uses Nesterov momentum; Tent's, ours.
+        threshold: Images with a larger maximum probability than this are trained on. 0 (all images) in repository
             TaesikGong/NOTE, 0.9 in fiveai/LAME.
         part: Which norm layers are adapted: ``all``, or ``early`` as in fiveai/LAME.
-        seed: Unused: nothing is drawn.
+        seed: Not used; the method draws no random numbers.
 
     Cost:
         1 forward pass and the share of confident images in backward passes per sample.
@@ -92,14 +92,14 @@ class PseudoLabel(TTAMethod):
 
 
 class PseudoLabelLAME(PseudoLabel):
-    """Pseudo-label as LAME's repository runs it: sure images only, early norm layers, predicted after the update.
+    """Pseudo-label as LAME's repository runs it: confident images, early norm layers, prediction after the update.
 
     Args:
         backbone: The source model.
         lr: Learning rate of SGD; 0.001 was the best of LAME's grid.
-        momentum: Momentum of SGD; none there.
-        threshold: An image teaches if its largest probability is above; 0.9 there.
-        seed: Unused: nothing is drawn.
+        momentum: Momentum of SGD; 0 in that repository.
+        threshold: An image teaches if its largest probability is above; 0.9 in that repository.
+        seed: Not used; the method draws no random numbers.
 
     Cost:
         2 forward passes and the share of confident images in backward passes per sample.

@@ -1,4 +1,4 @@
-"""RDumb: adapt, and start over every so often (Press et al., NeurIPS 2023)."""
+"""RDumb: adapt, and reset at regular intervals (Press et al., NeurIPS 2023)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tta_bench.models.backbones.base import Backbone
 
 
 class RDumb(ETA):
-    """ETA that forgets all it learned after a fixed number of batches, and so cannot collapse for long.
+    """ETA that resets the model after a fixed number of batches, so that it cannot stay collapsed for long.
 
     Args:
         backbone: The source model.
@@ -22,7 +22,7 @@ class RDumb(ETA):
         entropy_margin: E_0 as a share of ln(num_classes); 0.4 there.
         cosine_margin: Largest cosine similarity to the running mean of predictions; 0.05 there.
         reset_every: Batches between resets, whatever their size; the paper's 1000 (of 64 images).
-        seed: Unused: nothing is drawn.
+        seed: Not used; the method draws no random numbers.
 
     States:
         batches (): since the last reset. mean_probabilities: as ETA.
@@ -64,7 +64,7 @@ class RDumb(ETA):
         self.add_state("batches", torch.tensor(0))
 
     def forward_and_adapt(self, images: Tensor) -> Tensor:
-        """Images (B, C, H, W) in [0, 1] -> logits as ETA before the update, but after a reset that is due."""
+        """Images (B, C, H, W) in [0, 1] -> ETA's logits, before the update and after any reset that is due."""
         if self.batches >= self.hparams.reset_every:
             self.reset()
         self.batches += 1

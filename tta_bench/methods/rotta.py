@@ -47,8 +47,8 @@ class RoTTA(TTAMethod):
         Layer and group norms have no statistics to be robust; their affine parameters are trained. Dropout and
         stochastic depth stay off. Where every pixel has scores (ours): the memory holds whole images, under the class
         that most of their pixels are predicted to be and with the mean entropy of their pixels, so it stays far from
-        full where few classes ever are the largest; the loss is a mean over pixels, and the student's view leaves them
-        in their places.
+        full where few classes are ever the most frequent; the loss is a mean over pixels, and the student's view leaves
+        them in their places.
     """
 
     prediction_timing = PredictionTiming.BEFORE_UPDATE

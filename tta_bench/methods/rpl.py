@@ -21,9 +21,9 @@ class RPL(TTAMethod):
         lr: Learning rate; 5e-4 in the ImageNet-C configurations of both repositories below.
         optimizer: ``sgd`` or ``adam`` (betas 0.9, 0.999).
         momentum: Momentum of SGD.
-        nesterov: Whether SGD looks ahead, as in mariodoebler/test-time-adaptation; oripress/CCC does not.
+        nesterov: Whether SGD uses Nesterov momentum, as in mariodoebler/test-time-adaptation; oripress/CCC does not.
         q: Between cross-entropy (q to 0) and mean absolute error (q = 1); the paper's 0.8.
-        seed: Unused: nothing is drawn.
+        seed: Not used; the method draws no random numbers.
 
     Cost:
         1 forward and 1 backward pass per sample.

@@ -19,7 +19,7 @@ from tta_bench.types import PredictionTiming, SourceNeed
 
 
 class SANTA(TTAMethod):
-    """Stay close to the source model's predictions, and pull an image, its view and its source prototype together.
+    """Stay close to the source model's predictions; pull an image, its view and its nearest source prototype together.
 
     K classes, D feature width.
 
@@ -28,7 +28,7 @@ class SANTA(TTAMethod):
         lr: Learning rate; 0.01 in the port's ImageNet-C configuration for ResNet-50.
         optimizer: ``sgd`` or ``adam`` (betas 0.9, 0.999), the port's choices for ImageNet-C and CIFAR.
         momentum: Momentum of SGD; the port's.
-        nesterov: Whether SGD looks ahead; the port's.
+        nesterov: Whether SGD uses Nesterov momentum; the port's.
         anchor_weight: Weight of the loss towards the source model; the port's.
         contrast_weight: Weight of the contrastive loss; the port's.
         temperature: Temperature of the contrastive loss; the port's.
@@ -47,7 +47,7 @@ class SANTA(TTAMethod):
         The paper as ported in repository mariodoebler/test-time-adaptation.
 
     Departures:
-        Known through the port only. A class without source images is refused, where the port has NaN.
+        Only the port was available. A class without source images is refused, where the port has NaN.
     """
 
     prediction_timing = PredictionTiming.LAST_FORWARD

@@ -19,8 +19,8 @@ from tta_bench.types import PredictionTiming
 class SAR(TTAMethod):
     """Minimise the entropy of reliable images and its sharpness, and return to the source when it collapses.
 
-    On a network that scores pixels, reliable is said of pixels, and the losses are means over those selected in the
-    batch: ours, as which layers are early there.
+    On a network that scores pixels, pixels are selected, and the losses are means over those selected in the batch.
+    This, and which of its layers count as early, are our choices.
 
     Args:
         backbone: The source model.
@@ -35,7 +35,7 @@ class SAR(TTAMethod):
             code, where recovery repeats until the average has climbed over the threshold.
         none_reliable: What a batch without a reliable image does: ``skip`` the step, or ``coast``, the released
             code's step with a zero gradient, which momentum goes on with.
-        seed: Unused: nothing is drawn.
+        seed: Not used; the method draws no random numbers.
 
     States:
         entropy_average (1,): of the second loss, 0.1 of it from the last batch; empty before the first.
@@ -48,8 +48,8 @@ class SAR(TTAMethod):
         Alg. 1 of the paper; repository mr-eggplant/SAR.
 
     Departures:
-        The two switches above: the released code is ``kept`` and ``coast``. There as here a recovery leaves the
-        momentum alone. There the threshold is fixed at 0.2, whatever is configured.
+        The two switches above: the released code is ``kept`` and ``coast``. In both, a
+        recovery leaves the momentum untouched. The released threshold is always 0.2, whatever is configured.
     """
 
     prediction_timing = PredictionTiming.BEFORE_UPDATE

@@ -21,11 +21,11 @@ class Tent(TTAMethod):
         lr: Learning rate; 1e-4 in ViDA's ImageNet-C configuration for ViT-B, the origin of the CTTA tables.
         optimizer: ``sgd`` or ``adam`` (betas 0.9, 0.999).
         momentum: Momentum of SGD.
-        nesterov: Whether SGD looks ahead, as in ViDA's configuration; the SAR and DPCore code bases do not.
+        nesterov: Whether SGD uses Nesterov momentum, as in ViDA's configuration; the SAR and DPCore code bases do not.
         steps: Updates per batch.
         loss: ``entropy``, or ``hard_label``, the cross-entropy with the predicted class, which the "Tent" rows of
             Cityscapes-to-ACDC tables minimise (code of CoTTA in repository Anonymous-012/SVDP).
-        seed: Unused: Tent draws nothing.
+        seed: Not used; the method draws no random numbers.
 
     Cost:
         ``steps`` forward and ``steps`` backward passes per sample.
@@ -34,9 +34,9 @@ class Tent(TTAMethod):
         Eq. 1 of the paper; repository DequanWang/tent.
 
     Departures:
-        Every norm layer is adapted, where the official code collects BatchNorm2d only, which a ViT has not. On pixels,
-        the loss is the mean over all of them, and batch norm keeps the source's statistics, as in that code; it
-        forgets Adam's moments where a domain begins, which a method here does not see.
+        Every norm layer is adapted, where the official code collects BatchNorm2d only, a layer that a ViT does not
+        have. On pixels, the loss is the mean over all of them, and batch norm keeps the source statistics, as in that
+        code. That code also discards Adam's moments at the start of each domain, which a method here cannot see.
     """
 
     prediction_timing = PredictionTiming.LAST_FORWARD

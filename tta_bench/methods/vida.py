@@ -67,7 +67,7 @@ class ViDA(TTAMethod):
 
     Departures:
         The uncertainty is that of the released code: a variance over augmented views, one number per batch; the paper
-        has dropout and a number per sample. The adapters' warm-up on the source is part of the method, where the
+        uses dropout and a number per sample. The adapters' warm-up on the source is part of the method, where the
         released code expects a checkpoint of it and says little about how it was made. Where every pixel has scores:
         the authors put their adapters into CoTTA's segmentation code and released neither; here the losses and the
         uncertainty are those above, as means over pixels, and views leave pixels in their places (ours). A SegFormer's

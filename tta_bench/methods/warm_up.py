@@ -16,7 +16,7 @@ Pairs = Iterable[tuple[Tensor, Tensor]]
 def warm_up(
     method: TTAMethod, loader: Pairs, optimizer: Optimizer, loss: Callable[[Tensor, Tensor], Tensor], steps: int
 ) -> None:
-    """Minimise a loss over the source images; what ``optimizer`` does not hold is at rest meanwhile.
+    """Minimise a loss over the source images; parameters that ``optimizer`` does not hold are frozen meanwhile.
 
     Args:
         method: The method that is set up; its gradients are averaged over devices.
