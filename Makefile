@@ -32,7 +32,7 @@ PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --no-inpu
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help bench reproduce test test-all seg lint docs format wheel clean
+.PHONY: help bench reproduce test test-all seg lint docs pictures format wheel clean
 
 help: ## Print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ lint: $(STAMP) ## Check style, types and who imports whom: ruff, mypy, import-li
 
 docs: $(STAMP) ## Write docs/methods.md from the classes (about a minute)
 	@$(BIN)/tta-bench list methods --markdown > docs/methods.md
+
+pictures: $(STAMP) ## Make the pictures of README.md again (minutes)
+	@$(BIN)/python -m benchmarks.pictures
 
 format: $(STAMP) ## Rewrite the code in the project's style
 	@$(BIN)/ruff check --fix .

@@ -45,7 +45,7 @@ def bench(words: Words = None, cfg: Cfg = False) -> None:
     Examples:
         tta-bench bench setting=cdc
 
-        tta-bench bench setting=csc methods=[source,tent,dpcore] seeds=[0,1,2] tent.lr=0.001
+        tta-bench bench setting=csc 'methods=[source,tent,dpcore]' 'seeds=[0,1,2]' tent.lr=0.001
 
         tta-bench bench dataset=corrupted dataset.images=images/ model=local model.checkpoint=w.safetensors
         model.config=w.yaml
@@ -118,7 +118,7 @@ def reproduce(
         tta-bench reproduce components dataset=shapes_c
 
         tta-bench reproduce imagenetc_csc dataset.root=imagenet-c dataset.source_images=imagenet/train
-        methods=[source,tent,dpcore] seeds=[0,1,2] dpcore.rho=0.9
+        'methods=[source,tent,dpcore]' 'seeds=[0,1,2]' dpcore.rho=0.9
     """
     with _one_sentence():
         if name == "list":
@@ -161,7 +161,7 @@ def tune(
     Examples:
         tta-bench tune method=tent
 
-        tta-bench tune method=dpcore setting=csc seeds=[0,1] --grid lr=[0.01,0.1],rho=[0.8,0.95]
+        tta-bench tune method=dpcore setting=csc 'seeds=[0,1]' --grid 'lr=[0.01,0.1],rho=[0.8,0.95]'
 
         tta-bench tune method=sar dataset=imagenet_c dataset.root=imagenet-c model=vit_b16_raw config_dir=mine
     """
@@ -269,7 +269,7 @@ def doctor(
     """Look at data, model, their fit, memory, disk and W&B before a long run; exit status 1 if there is a problem.
 
     Examples:
-        tta-bench doctor dataset=imagenet_c dataset.root=/data/ImageNet-C model=vit_b16_raw methods=[source,tent,dpcore]
+        tta-bench doctor dataset=imagenet_c dataset.root=/data/ImageNet-C model=vit_b16_raw 'methods=[source,tent]'
 
         tta-bench doctor dataset=corrupted dataset.images=images/ model=local model.checkpoint=w.pth model.config=w.yaml
     """

@@ -12,16 +12,23 @@ from tta_bench.config.compose import build, compose_stream, plain, require
 from tta_bench.datasets.segmentation.label_map_domains import check_setting
 from tta_bench.streams import Schedule, make_stream, plot_timeline, timeline_text
 
+SHOWS_CLASSES = ("ptta", "mixed")
+"""Streams whose pictures show how the classes arrive: correlated in time, and independently."""
+
 
 def make_schedule(words: Sequence[str]) -> Schedule:
     """The schedule that a run with these overrides would see."""
+    return _with_labels(words)[0]
+
+
+def _with_labels(words: Sequence[str]) -> tuple[Schedule, dict[str, np.ndarray]]:
     composed = compose_stream(words)
     require(composed.config)
     domains = build(composed.config.dataset)
     setting = plain(composed.config.setting)
     check_setting(domains, setting["kind"])
     labels = {name: np.asarray(domains.labels(name)) for name in domains.domains}
-    return make_stream(setting.pop("kind"), labels=labels, seed=composed.config.seed, **setting)
+    return make_stream(setting.pop("kind"), labels=labels, seed=composed.config.seed, **setting), labels
 
 
 def show_stream(words: Sequence[str], plot: Path | None, console: Console) -> None:
@@ -33,9 +40,9 @@ def show_stream(words: Sequence[str], plot: Path | None, console: Console) -> No
     """
     if plot is not None and plot.suffix not in (".png", ".pdf", ".svg"):
         raise ValueError(f"--plot must end in .png, .pdf or .svg, got {plot}")
-    schedule = make_schedule(words)
+    schedule, labels = _with_labels(words)
     console.print(schedule.describe(), highlight=False)
     console.print(timeline_text(schedule, width=console.width))
     if plot is not None:
-        plot_timeline(schedule, plot, title=" ".join(words))
+        plot_timeline(schedule, plot, " ".join(words), labels if schedule.kind in SHOWS_CLASSES else None)
         console.print(f"timeline in {plot}")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,8 +34,16 @@ class _Look(NamedTuple):
     colours: FloatArray  # (D, 3) red, green, blue in [0, 1]
 
 
-def plot_timeline(schedule: Schedule, path: Path | str, title: str | None = None) -> None:
+def plot_timeline(
+    schedule: Schedule,
+    path: Path | str,
+    title: str | None = None,
+    labels: Mapping[str, npt.NDArray[Any]] | None = None,
+) -> None:
     """Draw the stream: above, the share of each domain in each batch; below, one lane per domain.
+
+    With labels, a third part shows how often each class arrives in each batch: labels that are correlated in time make
+    dark runs, labels drawn independently an even grey.
 
     A lane is coloured where its domain is present. Severities of one corruption share a lane, higher ones
     darker. A domain has the same colour in the pictures of all streams over the same domains.
@@ -43,13 +52,17 @@ def plot_timeline(schedule: Schedule, path: Path | str, title: str | None = None
         schedule: The stream.
         path: Picture to write; its ending decides the format.
         title: Heading; by default kind, length and short fingerprint.
+        labels: Class of every sample of each domain.
     """
     from matplotlib.figure import Figure  # slow to import, and only a picture needs it
 
     look, shares, steps = _look(schedule.domains), _shares(schedule), len(schedule)
     lanes = len(look.lanes)
-    figure = Figure(figsize=(11, 1.7 + 0.24 * lanes), dpi=150, layout="constrained")
-    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(1, 0.3 * lanes + 0.4))
+    classes = [] if labels is None else [1.6]
+    figure = Figure(figsize=(11, 1.7 + 0.24 * lanes + sum(classes)), dpi=150, layout="constrained")
+    top, bottom, *rest = figure.subplots(
+        2 + len(classes), 1, sharex=True, height_ratios=(1, 0.3 * lanes + 0.4, *classes)
+    )
     top.imshow(_stacked(shares, look), aspect="auto", interpolation="nearest", extent=(0, steps, 0, 1))
     top.set(yticks=[], ylabel="share")
     heading = f"{schedule.kind}: {steps} batches, {schedule.num_samples} samples, {schedule.short}"
@@ -58,7 +71,39 @@ def plot_timeline(schedule: Schedule, path: Path | str, title: str | None = None
     bottom.hlines(range(1, lanes), 0, steps, color="#dddddd", linewidth=0.5)
     bottom.set(yticks=np.arange(lanes) + 0.5, yticklabels=look.lanes, xlabel="batch")
     bottom.tick_params(axis="y", length=0, labelsize=8)
+    for axes in rest:
+        bottom.set(xlabel="")
+        picture = class_shares(schedule, labels or {})
+        axes.imshow(
+            picture,
+            aspect="auto",
+            interpolation="nearest",
+            cmap="Greys",
+            vmin=0,
+            vmax=0.6,
+            extent=(0, steps, len(picture), 0),
+        )
+        axes.set(yticks=[], ylabel="class", xlabel="batch")
     figure.savefig(path)
+
+
+def class_shares(schedule: Schedule, labels: Mapping[str, npt.NDArray[Any]]) -> FloatArray:
+    """Share of each of K classes in each column of the picture, (K, columns); a column sums to 1.
+
+    Args:
+        schedule: The stream.
+        labels: Class of every sample of each domain, whole numbers from 0 on.
+    """
+    arrived = np.empty(schedule.num_samples, dtype=np.int64)
+    for number, name in enumerate(schedule.domains):
+        own = schedule.domain_ids == number
+        arrived[own] = np.asarray(labels[name])[schedule.indices[own]]
+    columns = min(len(schedule), MAX_COLUMNS)
+    column = np.repeat(np.arange(len(schedule)) * columns // len(schedule), np.diff(schedule.offsets))
+    counts = np.zeros((int(arrived.max()) + 1, columns))
+    np.add.at(counts, (arrived, column), 1)
+    shares: FloatArray = counts / counts.sum(axis=0)
+    return shares
 
 
 def timeline_text(schedule: Schedule, width: int = 80, *, coloured: bool = True) -> str:

@@ -26,6 +26,7 @@ from tta_bench.streams import (
 )
 from tta_bench.streams.draws import draw_runs
 from tta_bench.streams.orders import fixed_probabilities
+from tta_bench.streams.timeline import class_shares
 
 SIZES = {"fog": 10, "snow": 5, "frost": 7}
 LABELS = {"fog": [0, 1, 2, 0, 1, 2, 0, 1, 2, 0], "snow": [1, 1, 0, 0, 2], "frost": [2, 2, 1, 1, 0, 0, 0]}
@@ -650,3 +651,10 @@ def test_a_visit_of_one_batch_in_12000_is_seen():
 
     assert lanes.shape == (2, MAX_COLUMNS, 4)
     assert lanes[1, :, 3].tolist() == [float(k == 7001 * MAX_COLUMNS // 12_000) for k in range(MAX_COLUMNS)]
+
+
+def test_the_share_of_each_class_in_each_batch_follows_the_labels_of_the_samples_that_arrive():
+    """Two domains whose samples have other labels: batch 0 has classes 0, 0, 2, batch 1 has 1, 2."""
+    schedule = Schedule("demo", {}, ("fog", "snow"), [0, 0, 1, 1, 0], [1, 2, 0, 1, 0], [0, 3, 5])
+    labels = {"snow": np.array([2, 1]), "fog": np.array([2, 0, 0])}
+    assert class_shares(schedule, labels).tolist() == [[2 / 3, 0.0], [0.0, 0.5], [1 / 3, 0.5]]
