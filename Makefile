@@ -1,7 +1,7 @@
-# `make` alone prints the targets. Only Python 3.10-3.12 and make are needed: whichever target is called first
+# `make` alone prints the targets. Only Python 3.11-3.14 and make are needed: whichever target is called first
 # installs everything into .venv, and later calls install again only after pyproject.toml or constraints.txt changed.
 #
-#   PYTHON     which Python makes .venv, e.g. PYTHON=python3.12
+#   PYTHON     which Python makes .venv, e.g. PYTHON=python3.13
 #   PIP_ARGS   further words for pip. On Linux, PyPI's torch is the CUDA build, which also runs without a GPU but is
 #              gigabytes larger than the CPU build. For the CPU build, say at the first call:
 #              make bench PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
@@ -30,6 +30,9 @@ WORDS = $(if $(DATASET),'dataset=$(DATASET)') $(if $(METHODS),'methods=$(call li
 SEG := $(if $(filter streets_c acdc cityscapes segmentation_folder,$(DATASET)),$(VENV)/.seg)
 PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --no-input $(PIP_ARGS) -c constraints.txt
 
+# A test process per processor, each with one thread; the tests of a file share their fixtures, so they stay together.
+PARALLEL := -n auto --maxprocesses 8 --dist loadfile
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help bench reproduce test test-all seg lint docs pictures format wheel clean
@@ -43,11 +46,11 @@ bench: $(STAMP) $(SEG) ## Compare methods: SETTING=cdc DATASET=shapes_c METHODS=
 reproduce: $(STAMP) $(SEG) ## Run a table of the paper: TABLE=components DATASET=shapes_c SEEDS="0 1" (TABLE=list for all)
 	@$(BIN)/tta-bench reproduce $(or $(TABLE),list) $(if $(TABLE),$(WORDS) $(ARGS))
 
-test: $(STAMP) ## Run the tests (minutes)
-	@$(BIN)/python -m pytest $(ARGS)
+test: $(STAMP) ## Run the tests (minutes; the slow ones: make test-all)
+	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 test-all: $(STAMP) ## Run the tests and the slow ones
-	@$(BIN)/python -m pytest -m "not gpu" $(ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) -m "not gpu" $(ARGS)
 
 seg: $(VENV)/.seg ## Install what segmentation needs (bench and reproduce do when DATASET is such a data set)
 
@@ -78,10 +81,10 @@ clean: ## Remove caches and build outputs (runs/ and .venv stay)
 # packages that `make bench` runs on. The stamp is written last, so an install that failed is taken up again.
 $(STAMP): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { \
-	  echo "There is no $(PYTHON): install Python 3.10, 3.11 or 3.12, or name one as in PYTHON=python3.11." >&2; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' || { \
-	  echo "tta_bench needs Python 3.10, 3.11 or 3.12, and $(PYTHON) is `$(PYTHON) -V 2>&1`: name another one, as in" \
-	    "PYTHON=python3.11." >&2; exit 1; }
+	  echo "There is no $(PYTHON): install Python 3.11, 3.12, 3.13 or 3.14, or name one as in PYTHON=python3.13." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' || { \
+	  echo "tta_bench needs Python 3.11, 3.12, 3.13 or 3.14, and $(PYTHON) is `$(PYTHON) -V 2>&1`: name another one, as in" \
+	    "PYTHON=python3.13." >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "$(PYTHON) lacks the module venv: install it (on Debian and Ubuntu, the package python3-venv)." >&2; exit 1; }
 	@echo "Installing tta_bench and what it needs into $(VENV); the first time this takes several minutes."

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from typing import NamedTuple
 
 from torch import Tensor
 
 
-class PredictionTiming(str, Enum):
+class PredictionTiming(StrEnum):
     """Which of a batch's own updates its prediction has already seen."""
 
     BEFORE_UPDATE = "before_update"  # none of them
@@ -16,14 +16,14 @@ class PredictionTiming(str, Enum):
     AFTER_UPDATE = "after_update"  # all of them; costs one more forward pass
 
 
-class OutputKind(str, Enum):
+class OutputKind(StrEnum):
     """What a method's scores are; the argmax reads the same, a calibration error does not."""
 
     LOGITS = "logits"
     PROBABILITIES = "probabilities"
 
 
-class SourceNeed(str, Enum):
+class SourceNeed(StrEnum):
     """What a method sees of the source domain before the stream starts."""
 
     NOTHING = "nothing"

@@ -250,7 +250,7 @@ class TestTheSourceCache:
         assert len(list(tmp_path.glob("cache/source/*.safetensors"))) == 2
 
     def test_other_weights_have_another_key(self, tmp_path):
-        state = load_file(Path(loading.__file__).parent / "weights" / "shapes_vit.safetensors")
+        state = load_file(Path(loading.__file__).parents[1] / "weights" / "shapes_vit.safetensors")
         state["norm.bias"] = state["norm.bias"] + 1
         save_file(state, tmp_path / "w.safetensors")
         invoke(*self.WORDS, home=tmp_path)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import copy
 import json
-import signal
-import subprocess
 import sys
 from collections.abc import Sequence
-from types import FrameType
 from typing import Any
 
 from rich.console import Console
 
-from tta_bench.callbacks.interrupts import SIGNALS
 from tta_bench.config.compose import Composed, plain
 from tta_bench.datasets.base import DomainDataset
+from tta_bench.experiments.apart import run_apart
 from tta_bench.experiments.run import Run, build_method
 from tta_bench.experiments.source_cache import check_source
 from tta_bench.ranks import is_launched, is_single_device
@@ -96,27 +93,5 @@ def execute(run: Run, console: Console) -> dict[str, Any]:
     """Run here, or in processes of its own if it takes several devices and nobody has started one for each."""
     if is_single_device(run.config.trainer.devices) or is_launched():
         return run.execute(console)
-    _run_apart([sys.executable, "-m", "tta_bench", "run", *map(str, run.words)])
+    run_apart([sys.executable, "-m", "tta_bench", "run", *map(str, run.words)])
     return {**json.loads((run.folder / "result.json").read_text()), "folder": str(run.folder)}
-
-
-def _run_apart(command: list[str]) -> None:
-    """Run a command in a session of its own, and hand on the signals that would otherwise end only this process.
-
-    Raises:
-        SystemExit: If a signal came; the command has ended by then, with its state on disk.
-    """
-    process, received = subprocess.Popen(command, start_new_session=True), []
-
-    def hand_on(signum: int, frame: FrameType | None) -> None:
-        received.append(signum)
-        process.send_signal(signum)
-
-    before = {number: signal.signal(number, hand_on) for number in SIGNALS}
-    try:
-        process.wait()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if received:
-        raise SystemExit(128 + received[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import platform
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Any
@@ -338,4 +338,4 @@ def _told(error: BaseException) -> str:
 
 
 def _utc() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return datetime.now(UTC).isoformat(timespec="seconds")

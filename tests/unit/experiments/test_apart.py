@@ -18,7 +18,7 @@ signal.signal(signal.{name}, stop)
 pathlib.Path("ready").touch()
 time.sleep(30)
 """
-PARENT = "import sys; from tta_bench.experiments.jobs import _run_apart; _run_apart([sys.executable, 'child.py'])"
+PARENT = "import sys; from tta_bench.experiments.apart import run_apart; run_apart([sys.executable, 'child.py'])"
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
