@@ -47,6 +47,7 @@ def protocol_card(group: Group) -> list[tuple[str, list[str]]]:
         ("Precision", [_plain(rest["trainer.precision"])]),
         ("Devices", _distinct(runs, "device")),
         ("Versions", _versions(runs)),
+        ("Tuned values", _tuned(runs)),
         ("What methods see", _sights(runs)),
     ]
 
@@ -84,6 +85,12 @@ def _versions(runs: Sequence[RunRecord]) -> list[str]:
         f"{package} {', '.join(sorted(versions))}" + (" (differs between runs)" if len(versions) > 1 else "")
         for package, versions in found.items()
     ] or ["unknown"]
+
+
+def _tuned(runs: Sequence[RunRecord]) -> list[str]:
+    """The files of tuned values that runs took, beside what the words set."""
+    files = {run.method: run.result["tuned"] for run in runs if run.result.get("tuned")}
+    return [f"{method}: {file}" for method, file in files.items()] or ["none"]
 
 
 def _sights(runs: Sequence[RunRecord]) -> list[str]:

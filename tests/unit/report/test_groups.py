@@ -247,3 +247,11 @@ def test_without_a_baseline_nothing_is_called_collapsed(tmp_path):
     write_run(tmp_path / "a", result(), [{"fog": (4, 1)}] * 3, top_class_share=[1.0] * 3)
     found = group(*read_results([tmp_path]))
     assert not has_collapsed(found, found.entries[0])
+
+
+def test_the_card_names_the_files_of_tuned_values():
+    taken = result("vida", tuned="tuned/shapes_c/vida.yaml")
+    (group,) = group_runs(map(RunRecord, [result("source", tuned=None), taken]))
+    assert dict(protocol_card(group))["Tuned values"] == ["vida: tuned/shapes_c/vida.yaml"]
+    (group,) = group_runs([RunRecord(result("source", tuned=None))])
+    assert dict(protocol_card(group))["Tuned values"] == ["none"]
