@@ -132,6 +132,6 @@ def _with_source_error(result: dict[str, Any], results: Sequence[dict[str, Any]]
         if usable and all(source[key] == result[key] for key in same):
             known = {f"source_{key}": source[key] for key in ("mean_error", "mean_iou") if key in source}
             if any(result.get(key) != value for key, value in known.items()):
-                result = {**result, **known}
-                write_result(Path(result["folder"]), result)
+                folder = result["folder"]
+                result = {**write_result(Path(folder), {**result, **known}), "folder": folder}
     return result

@@ -53,7 +53,7 @@ OTHER = {
         "restore_probability": 0.5, "threshold": 0.0, "num_views": 2, "views": "flip", "seed": 1,
     },
     "dept": {
-        "lr": 0.1, "weight_decay": 0.1, "clip": 0.01, "stages": 1, "prompt_length": 3, "head_width": 8,
+        "lr": 0.2, "weight_decay": 0.1, "clip": 0.01, "stages": 1, "prompt_length": 3, "head_width": 8,
         "teacher_momentum": 0.5, "neighbors": 18, "memory_size": 4, "feature_weight": 3.0, "prompt_weight": 3.0,
         "diversity_weight": 3.0, "spread_weight": 3.0, "source_spread_weight": 3.0, "label_smoothing": 0.5,
         "warmup_steps": 2, "warmup_lr": 0.1, "seed": 1,
