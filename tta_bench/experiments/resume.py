@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -11,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
 from rich.console import Console
 
 from tta_bench.callbacks.checkpoint import Resumed
@@ -25,7 +25,7 @@ from tta_bench.results.run_folder import read_rows
 PACKAGE = Path(__file__).parents[1]
 DECISIVE = ("data", "datasets", "functional", "methods", "models", "streams", "types.py")  # the code that makes numbers
 
-LOCK = ".lock"  # in the run folder
+_held: set[int] = set()  # locked folders
 
 
 def code_sha256(method: TTAMethod, package: Path = PACKAGE) -> str:
@@ -120,19 +120,33 @@ def _say(console: Console, sentence: str) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a run folder; the system lets go of it when the process ends, however it ends, and loaders do not hold it.
+    """Hold a run folder; the system lets go of it when the process ends, however it ends.
 
     Raises:
         ConfigError: If another process holds it.
     """
-    lock = FileLock(folder / LOCK, timeout=0)
+    handle = os.open(folder, os.O_RDONLY)
     try:
-        lock.acquire()
-    except Timeout as error:
-        raise ConfigError(
-            f"another process is running in {folder}: wait until it ends, or choose another output=..."
-        ) from error
-    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"another process is running in {folder}: wait until it ends, or choose another output=..."
+            ) from error
+        except OSError:  # some network file systems have no locks
+            pass
+        _held.add(handle)
         yield
     finally:
-        lock.release()
+        _held.discard(handle)
+        os.close(handle)
+
+
+def _let_go() -> None:
+    """A loader process must not hold the folder of a run that was killed."""
+    for handle in _held:
+        os.close(handle)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)

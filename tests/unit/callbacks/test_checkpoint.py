@@ -251,15 +251,6 @@ def _holds(folder, answer):
         answer.put(str(error))
 
 
-def _holds_with_a_loader(folder, awake, loader):
-    with locked(folder):
-        if (child := os.fork()) == 0:
-            signal.pause()
-        loader.value = child
-        awake.set()
-        signal.pause()
-
-
 def _sleeps(awake):
     awake.set()
     signal.pause()
@@ -281,22 +272,7 @@ class TestTheLock:
             assert self.ask(tmp_path) == (
                 f"another process is running in {tmp_path}: wait until it ends, or choose another output=..."
             )
-        assert [path.name for path in tmp_path.iterdir()] in ([], [".lock"])
-        assert self.ask(tmp_path) == "free"
-
-    def test_a_killed_process_lets_go_although_its_loader_lives(self, tmp_path):
-        context = multiprocessing.get_context("fork")
-        awake, loader = context.Event(), context.Value("i", 0)
-        process = context.Process(target=_holds_with_a_loader, args=(tmp_path, awake, loader))
-        process.start()
-        try:
-            assert awake.wait(60)
-            assert "another process" in self.ask(tmp_path)
-            process.kill()
-            process.join()
-            assert self.ask(tmp_path) == "free"
-        finally:
-            os.kill(loader.value, signal.SIGKILL)
+        assert list(tmp_path.iterdir()) == []
 
     def test_a_loader_process_does_not_hold_it(self, tmp_path):
         context = multiprocessing.get_context("fork")
