@@ -2,6 +2,7 @@
 
 import os
 
+os.environ.pop("COLUMNS", None)  # pytest-xdist sets it; each test says how wide its terminal is
 os.environ["OMP_NUM_THREADS"] = "1"  # also for the processes that tests start
 os.environ["WANDB_MODE"] = "offline"
 os.environ["WANDB_SILENT"] = "true"

@@ -50,7 +50,7 @@ def visits_of(rows: Sequence[BatchRow]) -> tuple[Visit, ...]:
 
     Example:
         >>> batches = [{"fog": (4, 3)}, {"fog": (4, 1), "snow": (2, 0)}, {"snow": (4, 2)}, {"fog": (2, 1)}]
-        >>> rows = [Row(t, domains, 0, 0, 0.0) for t, domains in enumerate(batches)]
+        >>> rows = [BatchRow(t, domains, 0, 0, 0.0) for t, domains in enumerate(batches)]
         >>> [(v.domain, v.number, v.start, v.stop, v.error) for v in visits_of(rows)]
         [('fog', 1, 0, 2, 50.0), ('snow', 1, 1, 3, 33.333333333333336), ('fog', 2, 3, 4, 50.0)]
     """

@@ -35,7 +35,7 @@ class TestWords:
             assert composed.config.model._target_.endswith("load_segformer")
             assert composed.config.setting.batch_size == 1
             assert compose_stream([f"dataset={name}"]).config.setting.batch_size == 1
-            assert composed.words == (f"dataset={name}", "setting=csc")
+            assert tuple(map(str, composed.words)) == (f"dataset={name}", "setting=csc")
         assert compose_run(["dataset=streets_c"]).choices["model"] == "streets_segformer"
         assert compose_run(["dataset=shapes_c"]).config.setting.batch_size == 64
 
