@@ -403,3 +403,5 @@ class TestWithoutTheExtra:
         monkeypatch.syspath_prepend(tmp_path)
         with pytest.raises(ValueError, match=r"cannot be imported \(No module named .*pip uninstall mmsegmentation"):
             load_segformer(B0, "w.pth")
+        for name in [name for name in sys.modules if name.partition(".")[0] == "mmseg"]:
+            del sys.modules[name]  # or later tests would find the package that is not there
