@@ -249,9 +249,7 @@ class Run:
             try:
                 made.append(build(node))
             except Exception as error:  # whatever a user's class raises
-                raise ConfigError(
-                    f"the callback {name} cannot be made: {str(error).strip().splitlines()[0]}"
-                ) from error
+                raise ConfigError(f"the callback {name} cannot be made: {_first_line(error)}") from error
         return made
 
     def _trainer(self, callbacks: list[L.Callback]) -> L.Trainer:

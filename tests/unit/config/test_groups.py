@@ -39,6 +39,11 @@ class Steps(L.Callback):
 class NotReady(L.Callback):
     def __init__(self):
         raise RuntimeError("no such sensor")
+
+
+class Speechless(L.Callback):
+    def __init__(self):
+        raise RuntimeError
 """
 
 
@@ -206,6 +211,7 @@ class TestWhileTheTrainerIsBuilt:
     @pytest.mark.parametrize(
         ("words", "told"),
         [
+            (["callbacks=owngroups.Speechless"], "the callback Speechless cannot be made: RuntimeError"),
             (["callbacks=owngroups.NotReady"], "the callback NotReady cannot be made: no such sensor"),
             (["callbacks=lightning.pytorch.callbacks.RichProgressBar"], "the trainer cannot be made: Trainer was"),
             (["trainer.accelerator=tpu"], "the trainer cannot be made: "),
