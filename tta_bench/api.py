@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +10,13 @@ from rich.console import Console
 
 from tta_bench.config.compose import compose_run, options
 from tta_bench.config.registry import config_folder, register_all, register_light
-from tta_bench.config.words import ConfigError
+from tta_bench.config.user_folder import user_folder
+from tta_bench.config.words import ConfigError, Override, word_for
 from tta_bench.report.runs import RunRecord
 
 if TYPE_CHECKING:
     from tta_bench.methods.base import TTAMethod
     from tta_bench.models.backbones.base import Backbone
-
-# Text that a command line takes for a string as it stands.
-_PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)$)[a-z_/][\w./-]*", re.IGNORECASE)
 
 
 class Runs(list[RunRecord]):
@@ -112,41 +108,41 @@ def create_method(
     if tuned is not None:
         tuned_values(tuned, name)
     chosen = ["tuned=off"] if tuned is None else [f"dataset={tuned}"]
-    words = [f"method={name}", *chosen, *(to_word(f"method.{key}", value) for key, value in settings.items())]
+    words: list[str | Override] = [f"method={name}", *chosen]
+    words += [word_for(f"method.{key}", value) for key, value in settings.items()]
     method = build_method(compose_run(words).config.method, backbone, seed)
     method.to(next(backbone.parameters()).device)
     method.configure_model()
     return method
 
 
-def tuned_values(dataset: str, method: str) -> dict[str, dict[str, Any]]:
+def tuned_values(dataset: str, method: str) -> dict[str, Any]:
     """What was tuned for a method on a data set, and what the command line therefore takes there.
+
+    A folder of your own, named by the environment variable ``TTA_BENCH_CONFIG_DIR``, comes before the package's.
 
     Args:
         dataset: A name in ``list_datasets()``.
         method: A name in ``list_methods()``.
 
     Returns:
-        The values by group, as in the file: ``{"method": {"lr": 0.001, ...}}``.
+        Keyword arguments of the method: ``{"lr": 0.001, ...}``.
 
     Raises:
         ValueError: If there are none; the message says which there are.
 
     Example:
-        >>> tuned_values("cifar10_c", "vida")["method"]["optimizer"]
+        >>> tuned_values("cifar10_c", "vida")["optimizer"]
         'adam'
     """
-    folder = config_folder() / "tuned"
-    file = folder / dataset / f"{method}.yaml"
-    if not file.is_file():
-        known = sorted(path.stem for path in (folder / dataset).glob("*.yaml"))
-        there = f"there are values for: {', '.join(known)}" if known else (
-            f"data sets with values are: {', '.join(sorted(path.name for path in folder.iterdir() if path.is_dir()))}"
-        )  # fmt: skip
-        raise ConfigError(f"nothing was tuned for {method} on {dataset}; {there}")
-    values = OmegaConf.to_container(OmegaConf.load(file))
-    assert isinstance(values, dict)
-    return {str(group): dict(of_group) for group, of_group in values.items()}
+    folders = [folder / "tuned" for folder in (user_folder(()), config_folder()) if folder]
+    for folder in folders:
+        if (file := folder / dataset / f"{method}.yaml").is_file():
+            return dict(OmegaConf.load(file).method)
+    of_dataset = sorted({path.stem for folder in folders for path in (folder / dataset).glob("*.yaml")})
+    datasets = sorted({path.parent.name for folder in folders for path in folder.glob("*/*.yaml")})
+    known, told = (of_dataset, "there are values for") if of_dataset else (datasets, "data sets with values are")
+    raise ConfigError(f"nothing was tuned for {method} on {dataset}; {told}: {', '.join(known)}")
 
 
 def run(*words: str, quiet: bool = False, **values: Any) -> RunRecord:
@@ -174,7 +170,7 @@ def run(*words: str, quiet: bool = False, **values: Any) -> RunRecord:
     from tta_bench.experiments.jobs import execute
     from tta_bench.experiments.run import Run
 
-    job = Run(compose_run([*words, *_words(values)]))
+    job = Run(compose_run(_words(words, values)))
     result = execute(job, Console(quiet=quiet))
     if result["status"] != "done":
         raise RuntimeError(f"{job.title} failed: {result['error']}; what it has written is in {result['folder']}")
@@ -202,34 +198,8 @@ def bench(*words: str, quiet: bool = False, **values: Any) -> Runs:
     """
     from tta_bench.experiments.bench import bench as run_all
 
-    return Runs(map(RunRecord, run_all([*words, *_words(values)], Console(quiet=quiet))))
+    return Runs(map(RunRecord, run_all(_words(words, values), Console(quiet=quiet))))
 
 
-def to_word(key: str, value: Any) -> str:
-    """The word of a command line that sets a key to a value of Python.
-
-    Example:
-        >>> to_word("dataset.domains", ["fog", "snow"]), to_word("dataset.root", "my images")
-        ('dataset.domains=[fog,snow]', "dataset.root='my images'")
-    """
-    return f"{key}={_text(value)}"
-
-
-def _words(values: Mapping[str, Any]) -> list[str]:
-    return [to_word(key, value) for key, value in values.items()]
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, list | tuple):
-        return f"[{','.join(map(_text, value))}]"
-    text = f"{value.__module__}.{value.__qualname__}" if inspect.isclass(value) else str(value)
-    if _PLAIN.fullmatch(text):
-        return text
-    before_quotes = re.sub(r"(\\+)(?='|$)", r"\1\1", text)  # elsewhere a backslash is itself
-    return "'" + before_quotes.replace("'", "\\'") + "'"
+def _words(words: tuple[str, ...], values: Mapping[str, Any]) -> list[str | Override]:
+    return [*words, *(word_for(key, value) for key, value in values.items())]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -77,8 +79,33 @@ def read_word(word: str) -> Override:
 
 
 def word_for(key: str, value: Any) -> Override:
-    """The word that sets a key to a value of Python."""
-    return Override(key, "null" if value is None else str(value), value)
+    """The word that sets a key to a value of Python; a class stands for its path.
+
+    Example:
+        >>> str(word_for("dataset.domains", ["fog", "snow"])), str(word_for("dataset.root", "my images"))
+        ('dataset.domains=[fog,snow]', "dataset.root='my images'")
+    """
+    return read_word(f"{key}={_text(value)}")
+
+
+# Text that is a string as it stands.
+_PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)$)[a-z_/][\w./-]*", re.IGNORECASE)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_text, value))}]"
+    text = f"{value.__module__}.{value.__qualname__}" if inspect.isclass(value) else str(value)
+    if _PLAIN.fullmatch(text):
+        return text
+    before_quotes = re.sub(r"(\\+)(?='|$)", r"\1\1", text)  # elsewhere a backslash is itself
+    return "'" + before_quotes.replace("'", "\\'") + "'"
 
 
 def value_of(words: Iterable[Override], key: str, default: Any = None) -> Any:

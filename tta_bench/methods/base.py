@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from copy import deepcopy
 from typing import Any, ClassVar, final
 
 import lightning.pytorch as L
@@ -14,6 +13,7 @@ from torch.optim import Optimizer
 
 from tta_bench.functional.parameters import batch_norms
 from tta_bench.functional.randomness import spawn
+from tta_bench.methods.state import MethodState
 from tta_bench.models.backbones.base import Backbone
 from tta_bench.models.parallel import average_gradients
 from tta_bench.models.preprocess import PreparedBatches
@@ -53,12 +53,8 @@ class TTAMethod(L.LightningModule, ABC):
         self.rng = torch.Generator().manual_seed(seed)
         self.setup_rng = torch.Generator().manual_seed(seed)
         self._seed = seed
-        self._source_states: list[str] = []
-        self._trained_on_source: list[str] = []
-        self._copies: list[str] = []
-        self._moving: set[str] = set()  # weights of teachers
+        self._state = MethodState(self)
         self._configured = False
-        self._initial: dict[str, Tensor] = {}  # what reset() returns to
         self._source_size = sum(p.numel() for p in backbone.parameters())
         self._resumed_optimizer: dict[str, Any] | None = None
 
@@ -103,26 +99,18 @@ class TTAMethod(L.LightningModule, ABC):
 
     def add_state(self, name: str, default: Tensor, *, source: bool = False) -> None:
         """Declare a tensor that follows the device and is saved; ``reset`` restores it unless ``source``."""
-        self.register_buffer(name, default.detach().clone())
-        if source:
-            self._source_states.append(name)
+        self._state.add(name, default, source=source)
 
     def add_copy(self, name: str, *, moves: bool = True) -> None:
         """Add a copy of the backbone that takes no gradients: a teacher, or (``moves=False``) an anchor.
 
         Call it when the trainable parameters are chosen: only those are copied, frozen weights are shared.
         """
-        shared = {id(p): p for p in self.backbone.parameters() if not p.requires_grad}
-        twin = deepcopy(self.backbone, dict(shared)).requires_grad_(False)
-        self.add_module(name, twin)
-        self._copies.append(name)
-        if moves:
-            self._moving |= {f"{name}.{key}" for key, p in twin.named_parameters() if id(p) not in shared}
+        self._state.add_copy(name, self.backbone, moves=moves)
 
     def initial_values(self, parameters: Iterable[nn.Parameter]) -> list[Tensor]:
         """The values that parameters of this method had before the stream, on their device."""
-        names = {id(p): name for name, p in self.named_parameters()}
-        return [self._initial[names[id(p)]] for p in parameters]
+        return self._state.initial_of(parameters)
 
     @torch.no_grad()
     def restore_parameters(self) -> None:
@@ -170,7 +158,7 @@ class TTAMethod(L.LightningModule, ABC):
         self._configured = True
         self.configure_adaptation()
         self.eval()
-        self._remember_initial()
+        self._state.remember()
         self.restart_optimizer()
 
     @final
@@ -212,10 +200,7 @@ class TTAMethod(L.LightningModule, ABC):
         self.configure_model()
         with torch.enable_grad(), self.backbone.on_source():  # Lightning has gradients off when a stream starts
             self.measure_source(PreparedBatches(loader, self.backbone.prepare))
-        self._trained_on_source = [
-            name for name, value in self._changeable().items() if not torch.equal(value, self._initial[name])
-        ]
-        self._remember_initial()
+        self._state.remember_trained()
         self.restart_optimizer()
         self.source_ready = True
 
@@ -223,40 +208,21 @@ class TTAMethod(L.LightningModule, ABC):
     def reset(self) -> None:
         """Forget the stream: afterwards the method behaves as a newly built one. Source states are kept."""
         assert self._configured, "call configure_model() first"
-        self._assign(self._initial)
+        self._state.assign(self._state.initial)
         self.rng.manual_seed(self._seed)
         self.restart_optimizer()
-
-    def _changeable(self) -> dict[str, Tensor]:
-        """What the stream may change: trainable parameters, teachers and buffers."""
-        parameters = {name: p.data for name, p in self.named_parameters() if p.requires_grad or name in self._moving}
-        return parameters | {name: b for name, b in self.named_buffers() if name not in self._source_states}
-
-    def _remember_initial(self) -> None:
-        self._initial = {name: value.clone() for name, value in self._changeable().items()}
-
-    def _assign(self, values: dict[str, Tensor]) -> None:
-        """Copy into parameters; replace buffers, which may have grown."""
-        parameters = dict(self.named_parameters())
-        for name, value in values.items():
-            if name in parameters:
-                parameters[name].data.copy_(value)
-            else:
-                owner, _, leaf = name.rpartition(".")
-                setattr(self.get_submodule(owner), leaf, value.to(self.device, copy=True))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TTAMethod:
         """Move the initial values along with everything else."""
         super()._apply(fn, recurse)
-        self._initial = {name: fn(value) for name, value in self._initial.items()}
+        self._state.move(fn)
         return self
 
     @final
     def adaptation_state(self) -> dict[str, Any]:
         """All that ``load_adaptation_state`` needs to go on from here: tensors, numbers and strings only."""
         return {
-            "tensors": self._changeable() | {name: getattr(self, name) for name in self._source_states},
-            "initial": {name: self._initial[name] for name in self._trained_on_source},
+            **self._state.snapshot(),
             "optimizer": self.optimizer.state_dict() if self.optimizer else None,
             "rng": self.rng.get_state(),
             "source_ready": self.source_ready,
@@ -266,8 +232,7 @@ class TTAMethod(L.LightningModule, ABC):
     def load_adaptation_state(self, state: dict[str, Any]) -> None:
         """Go on from a saved state; states may have grown since."""
         self.configure_model()
-        self._assign(state["tensors"])
-        self._take_initial(state["initial"])
+        self._state.restore(state["tensors"], state["initial"])
         self.rng.set_state(state["rng"].cpu())
         self.source_ready = state["source_ready"]
         self.restart_optimizer()
@@ -283,19 +248,13 @@ class TTAMethod(L.LightningModule, ABC):
     @final
     def source_state(self) -> dict[str, Tensor]:
         """What ``fit_source`` measured and trained, to be cached."""
-        states = {name: getattr(self, name) for name in self._source_states}
-        return states | {name: self._initial[name] for name in self._trained_on_source}
+        return self._state.of_source()
 
     @final
     def load_source_state(self, state: dict[str, Tensor]) -> None:
         """Take back what ``source_state`` gave."""
-        self._assign(state)
-        self._take_initial({name: value for name, value in state.items() if name not in self._source_states})
+        self._state.take_source(state)
         self.source_ready = True
-
-    def _take_initial(self, trained: dict[str, Tensor]) -> None:
-        self._trained_on_source = list(trained)
-        self._initial |= {name: value.to(self.device, copy=True) for name, value in trained.items()}
 
     def trainable_parameters(self) -> int:
         """Number of scalars that the optimizer holds."""
@@ -303,7 +262,7 @@ class TTAMethod(L.LightningModule, ABC):
 
     def extra_parameters(self) -> int:
         """Number of scalars that the method adds to the source model; copies of the network do not count."""
-        held = sum(p.numel() for name, p in self.named_parameters() if name.partition(".")[0] not in self._copies)
+        held = sum(p.numel() for name, p in self.named_parameters() if name.partition(".")[0] not in self._state.copies)
         return held - self._source_size
 
     # ---- Lightning hooks, in the order in which they are called -------------------------------------------
