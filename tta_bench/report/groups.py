@@ -65,6 +65,11 @@ class Entry:
         return spread(list(self.values(value).values()))
 
     @property
+    def is_sound(self) -> bool:
+        """Whether it has counted runs, and the files of every one of them agree."""
+        return bool(self.counted) and not any(run.disagreements for run in self.counted.values())
+
+    @property
     def notes(self) -> list[str]:
         """Whether it knows what no method can know, how many of its runs give no numbers, and why."""
         status = Counter(str(run.result["status"]) for run in self.runs)
@@ -143,8 +148,11 @@ class Group:
         return max(sets, key=lambda streams: (sets[streams], len(streams)), default=frozenset())
 
     def is_ranked(self, entry: Entry) -> bool:
-        """Whether its means are over the same streams as most others'; others are shown, but never called best."""
-        return bool(entry.counted) and frozenset(entry.counted) == self.ranked_streams
+        """Whether its means are over the same streams as most others' and its files agree.
+
+        Other entries are shown, but never called best.
+        """
+        return frozenset(entry.counted) == self.ranked_streams and entry.is_sound
 
     def ranks(self, value: Value, *, digits: int, higher: bool = False) -> dict[Entry, int]:
         """The best (1) and the second best (2) means in competition ranking; the others have no rank.

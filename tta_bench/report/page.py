@@ -180,7 +180,7 @@ def _fact(group: Group, key: str, title: str, about: str) -> PageColumn:
 
 def _notes(group: Group, entry: Entry) -> list[str]:
     notes = list(entry.notes)
-    if entry.counted and not group.is_ranked(entry):
+    if entry.is_sound and not group.is_ranked(entry):
         notes.append(f"not ranked: {len(entry.counted)} streams, others {len(group.ranked_streams)}"
                      if len(entry.counted) != len(group.ranked_streams) else "not ranked: other streams")  # fmt: skip
     if has_collapsed(group, entry):

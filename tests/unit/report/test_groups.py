@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -192,6 +193,18 @@ class TestRanks:
         found = group(*both, result("lucky", seed=0, errors=(1, 1)))
         assert {e.label for e in MEAN.ranks(found)} == {"a"}
         assert not found.is_ranked(entry(found, "lucky"))
+
+    def test_means_of_edited_files_are_shown_but_never_called_best(self, tmp_path):
+        for method, wrong in (("a", 1), ("b", 2), ("edited", 3)):
+            folder = write_run(tmp_path / method, result(method), [{"fog": (4, wrong)}])
+        content = json.loads((folder / "result.json").read_text())
+        (folder / "result.json").write_text(json.dumps(content | {"mean_error": 0.0}))
+        found = group(*read_results([tmp_path]))
+        assert entry(found, "edited").spread(MEAN.value).mean == 0.0
+        assert {e.label: rank for e, rank in MEAN.ranks(found).items()} == {"a": 1}
+        page = report_text(read_results([tmp_path]), "html")
+        assert "1 with files that do not agree" in page
+        assert "not ranked" not in page
 
 
 def test_corruptions_stand_in_the_papers_order_whatever_the_data_sets():

@@ -8,17 +8,15 @@ import re
 
 import pytest
 
-from tests.helpers.report_runs import result, write_run
+from tests.helpers.report_runs import result
+from tests.helpers.segmented_runs import write_segmented
 from tests.unit.report.test_table import cells, shown
-from tta_bench.files import write_json
 from tta_bench.report import FORMATS, report_text
 from tta_bench.report.groups import group_runs
 from tta_bench.report.measures import column_measures, domain_measures
 from tta_bench.report.runs import RunRecord
 from tta_bench.report.table import methods_across
-from tta_bench.results.confusion import IouTally
-from tta_bench.results.rows import BatchRow, Tally
-from tta_bench.results.run_folder import RowWriter, read_results
+from tta_bench.results.run_folder import read_results
 
 DOMAINS = ("fog", "night")
 
@@ -129,16 +127,7 @@ def home(tmp_path_factory):
     """Run folders of two methods, with rows."""
     home = tmp_path_factory.mktemp("runs")
     for method, right in (("source", 6), ("tent", 8)):
-        content = segmented(method, [(1.0, 1.0)])
-        folder = write_run(home / method, content, [])
-        tally, writer = Tally(IouTally(("road", "sky"), 2)), RowWriter(folder / "batches.csv")
-        for step, domain in enumerate(("fog", "night") * 2):
-            counts = {(0, 0): right, (0, 1): 10 - right, (1, 1): 10}
-            row = BatchRow(step, {domain: (1, 0.5 - right / 20)}, 1, 0, 0.1, confusion={domain: counts})
-            tally.add(row)
-            writer.write(row, tally)
-        writer.close()
-        write_json(folder / "result.json", {**content, **tally.summary()})
+        write_segmented(home / method, method, right=right)
     return home
 
 
@@ -158,8 +147,8 @@ class TestThePage:
             assert heading in text
         assert "Running error" not in text
         (run,) = [RunRecord(r) for r in read_results([home]) if r["method"] == "source"]
-        iou = 100 * (6 / 10 + 10 / 14) / 2
-        assert run.trace.curves["running_iou"] == [(t + 1.0, pytest.approx(iou)) for t in range(4)]
+        expected = [100 * (6 / 10 + 10 / 14) / 2, 100 * (11 / 20 + 20 / 29) / 2]
+        assert run.trace.curves["running_iou"] == [(t + 1.0, pytest.approx(iou)) for t, iou in enumerate(expected)]
 
     def test_says_both_directions_where_both_are_shown(self, home):
         text = report_text([*read_results([home]), result("tent")], "html")
