@@ -13,6 +13,7 @@ from torch import Tensor
 from tta_bench.functional.randomness import spawn
 
 NOISE = 0.005  # standard deviation
+BLUR_SIZE = 5  # side of the kernel in pixels
 
 
 class Ranges(NamedTuple):
@@ -91,8 +92,10 @@ def _transform(
             shear=[0.0, 0.0],
             interpolation=F.InterpolationMode.BILINEAR,
         )
+        reach = min(BLUR_SIZE // 2, height // 2, width // 2) if blur_and_noise else 0
+        images = F.center_crop(images, [height + 2 * reach, width + 2 * reach])  # what the blur reaches, and no more
     if blur_and_noise:
-        images = F.gaussian_blur(images, kernel_size=[5, 5], sigma=[uniform(*ranges.blur)])
+        images = F.gaussian_blur(images, kernel_size=[BLUR_SIZE, BLUR_SIZE], sigma=[uniform(*ranges.blur)])
     if not in_place:
         images = F.center_crop(images, [height, width])
         if uniform(0, 1) < 0.5:

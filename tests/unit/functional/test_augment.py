@@ -138,6 +138,15 @@ def test_blur_and_noise_have_the_published_strength():
     np.testing.assert_allclose(blurred[0].mean(0)[8, column - 2 : column + 3], weight * weight[2], atol=0.012)
 
 
+def test_blur_at_the_border_sees_the_repeated_edge():
+    step = torch.ones(1, 3, 64, 32, dtype=torch.float64)
+    step[..., 0] = step[..., -1] = 0  # alike on both sides, so that mirroring changes nothing
+    weight = np.exp(-(np.arange(-2, 3) ** 2) / (2 * 0.5**2))
+    weight /= weight.sum()
+    border = transform(step, blur_and_noise=True, blur=both(0.5))[0, :, :, 0].mean()
+    assert float(border) == pytest.approx(weight[3:].sum(), abs=0.005)
+
+
 @pytest.mark.parametrize("kind", RANDOM)
 @pytest.mark.parametrize("size", [(16, 16), (17, 22), (5, 4)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
