@@ -257,7 +257,7 @@ class TestInterrupted:
         (path,) = tmp_path.glob("runs/**/result.json")
         result = json.loads(path.read_text())
         assert (result["status"], sum(result["num_samples"].values())) == ("interrupted", 20)
-        assert "interrupted at batch 5: run the same command to go on" in result["error"]
+        assert "interrupted at batch 5: run the same command again to resume" in result["error"]
         done = Done(tmp_path, own_method)
         assert "resumed at batch 5" in done.said
         assert_as_uninterrupted(done, whole)

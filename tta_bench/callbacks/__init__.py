@@ -1,4 +1,4 @@
-"""Watching a run from outside, and saving it."""
+"""Lightning callbacks that monitor, reset and checkpoint a run."""
 
 from tta_bench.callbacks.agreement import RankAgreement
 from tta_bench.callbacks.checkpoint import StreamCheckpoint

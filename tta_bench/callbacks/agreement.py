@@ -1,4 +1,4 @@
-"""One stream on several devices: all ranks must hold the same method at every moment."""
+"""One stream on several devices: the method's state must be identical on all ranks."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tta_bench.methods.base import TTAMethod
 
 
 class RankAgreement(L.Callback):
-    """Compares the ranks every few batches and ends the run where they differ. Does nothing on one device.
+    """Compares the ranks every few batches and aborts the run if they differ. Does nothing on a single device.
 
     Args:
-        monitor: The monitor of the same run; it must stand before this callback.
-        every: Batches between two comparisons; the last batch is always compared.
+        monitor: The monitor of the same run; it must come before this callback in the trainer's list.
+        every: Batches between two comparisons; the ranks are always compared after the last batch.
     """
 
     def __init__(self, monitor: AdaptationMonitor, every: int = 20) -> None:
@@ -26,7 +26,7 @@ class RankAgreement(L.Callback):
     def on_test_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: Any
     ) -> None:
-        """Compare now and then."""
+        """Compare the ranks every ``every`` batches and after the last one."""
         last = batch_idx + 1 == sum(trainer.num_test_batches)
         due = last or (batch_idx + 1) % self.every == 0
         if due and trainer.world_size > 1 and isinstance(pl_module, TTAMethod):
@@ -34,14 +34,14 @@ class RankAgreement(L.Callback):
 
 
 def check_agreement(method: TTAMethod, wrong: float) -> None:
-    """Compare what the stream has made of a method on all ranks, bit for bit.
+    """Compare the adapted state of a method across all ranks, bit for bit.
 
     Args:
-        method: The method of this rank.
-        wrong: Wrong predictions so far.
+        method: The method on this rank.
+        wrong: Number of wrong predictions so far.
 
     Raises:
-        RuntimeError: If the ranks differ; names the first tensor that does.
+        RuntimeError: If the ranks differ; the message names the first tensor that does.
     """
     tensors = method.adaptation_state()["tensors"]
     digests = {"the number of wrong predictions": float(wrong)}

@@ -1,4 +1,4 @@
-"""Writing a run's state now and then, and going on from one."""
+"""Periodically write the state of a run, and resume a run from it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tta_bench.files import sync
 from tta_bench.methods.base import TTAMethod
 from tta_bench.results.rows import BatchRow
 
-MAX_SHARE = 0.02  # of the time of a run that goes into writing states by time
+MAX_SHARE = 0.02  # largest share of a run's time that is spent on writing states
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """Where a run goes on.
+    """The point from which a run is resumed.
 
     Attributes:
-        state: What ``StreamCheckpoint`` wrote.
-        rows: The rows of all batches before.
+        state: The state written by ``StreamCheckpoint``.
+        rows: The rows of all earlier batches.
     """
 
     state: dict[str, Any]
@@ -35,26 +35,26 @@ class Resumed:
 
     @property
     def step(self) -> int:
-        """The next batch."""
+        """Index of the next batch."""
         return len(self.rows)
 
 
 @dataclass(eq=False)
 class StreamCheckpoint(L.Callback):
-    """Writes the state of a run and starts from one. Must stand behind all other callbacks.
+    """Writes the state of a run, and starts a run from a state. Must be the last callback in the trainer's list.
 
-    The rows go to the disk first, so a state never counts rows that are not there; rows beyond the state are cut off
-    when the run goes on, and come out again as they were. The last batch needs no state.
+    Rows are flushed to disk before the state, so that a state never counts rows that are missing. Rows beyond the
+    state are cut off when the run resumes, and are then reproduced exactly. No state is written after the last batch.
 
     Args:
-        files: Where the states go.
+        files: Where states are written.
         monitor: The monitor of the same run.
-        every: Batches between two states; None goes by time.
-        seconds: Seconds between two states; None writes one only when interrupted. The time is stretched where
-            writing would take more than 2 % of it.
-        facts: What else the state must hold: tensors, numbers and strings.
-        resumed: Where to go on; on several devices only rank 0 need know it.
-        interrupts: Tells of signals; the state is written and the run ended at the end of the batch.
+        every: Batches between two states; None uses ``seconds``.
+        seconds: Seconds between two states; None writes one only on an interrupt. The interval is extended if writing
+            would take more than 2 % of the time.
+        facts: Further content of the state: tensors, numbers and strings.
+        resumed: The point to resume from; on several devices only rank 0 needs it.
+        interrupts: Reports signals; after one, the state is written and the run ended at the end of the batch.
     """
 
     files: StateFiles
@@ -66,7 +66,7 @@ class StreamCheckpoint(L.Callback):
     interrupts: Interrupts = field(default_factory=Interrupts)
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Put stream, method and counts where the state says, on all ranks."""
+        """Restore stream, method and counts from the state, on all ranks."""
         resumed: Resumed | None = trainer.strategy.broadcast(self.resumed)
         if resumed is not None:
             assert isinstance(pl_module, TTAMethod)
@@ -81,11 +81,11 @@ class StreamCheckpoint(L.Callback):
     def on_test_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: Any
     ) -> None:
-        """Write the state if it is time, and end the run if it was interrupted."""
+        """Write the state if it is due, and end the run if it was interrupted."""
         if batch_idx + 1 == sum(trainer.num_test_batches):
             return
         interrupted = self.interrupts.signum is not None
-        if trainer.world_size > 1:  # all ranks end at the same batch, or the others wait for the one that left
+        if trainer.world_size > 1:  # all ranks must end at the same batch, or the others wait forever
             interrupted = trainer.strategy.reduce_boolean_decision(interrupted, all=False)
         if interrupted or self._is_due(batch.step):
             self._write(trainer, pl_module, batch.step)
@@ -93,12 +93,12 @@ class StreamCheckpoint(L.Callback):
             raise Interrupted(self.interrupts.signum or signal.SIGTERM, batch.step + 1)
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        """Write the state if Lightning saw a SIGTERM that came just after the end of a batch."""
+        """Write the state if Lightning received a SIGTERM just after the end of a batch."""
         if isinstance(exception, SIGTERMException) and self.monitor.last is not None:
             self._write(trainer, pl_module, self.monitor.last.step)
 
     def explain(self, error: BaseException) -> BaseException:
-        """What to tell the user of an error: Lightning's own exception for SIGTERM says nothing."""
+        """The error to show to the user: Lightning's own exception for SIGTERM has no message."""
         if isinstance(error, SIGTERMException) and self.monitor.last is not None:
             return Interrupted(signal.SIGTERM, self.monitor.last.step + 1)
         return error

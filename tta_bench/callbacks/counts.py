@@ -1,4 +1,4 @@
-"""What is counted of a batch: images that are wrong, or pixels; confidences, and the class predicted most often."""
+"""Counts of a batch: wrong images or pixels, confidences, and the share of the most predicted class."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tta_bench.types import OutputKind, StreamBatch
 
 
 class Counts(NamedTuple):
-    """The counted part of a ``BatchRow``."""
+    """The part of a ``BatchRow`` that is counted from scores and labels."""
 
     by_domain: Mapping[str, tuple[int, float]]
     top_class_share: float
@@ -28,8 +28,8 @@ def count_images(scores: Tensor, kind: OutputKind, batch: StreamBatch, domains: 
     """Count a batch of scores (B, K) with labels (B,).
 
     Args:
-        scores: The method's.
-        kind: What they are.
+        scores: Scores of the method.
+        kind: Whether they are logits or probabilities.
         batch: The batch, for its labels and domains.
         domains: Names of the domains by id.
     """
@@ -48,8 +48,8 @@ def count_pixels(scores: Tensor, kind: OutputKind, batch: StreamBatch, domains: 
     """Count a batch of scores (B, K, h, w) with label maps (B, H, W), at the size of the label maps.
 
     Args:
-        scores: The method's.
-        kind: What they are; logits are resized before their softmax, as mmsegmentation does.
+        scores: Scores of the method.
+        kind: Whether they are logits or probabilities; logits are resized before the softmax, as in mmsegmentation.
         batch: The batch, for its labels and domains.
         domains: Names of the domains by id.
     """
@@ -60,11 +60,11 @@ def count_pixels(scores: Tensor, kind: OutputKind, batch: StreamBatch, domains: 
     matrices = confusion_per_image(predicted, labels, k)
     pixels = matrices.sum((1, 2)).double()
     wrong = 1 - matrices.diagonal(dim1=1, dim2=2).sum(1) / pixels.clamp(min=1)
-    wrong = torch.where(pixels > 0, wrong, 0.0)  # nothing to be wrong about
+    wrong = torch.where(pixels > 0, wrong, 0.0)  # an image without labelled pixels has no error
     confident = _confident(confidence.flatten(), (predicted == labels).double().flatten(), counted.flatten())
     numbers = torch.cat(
         [batch.domain_ids.double(), wrong, pixels.sum()[None], confident, matrices.double().flatten()]
-    ).tolist()  # fmt: skip  (one synchronisation; whole numbers of pixels are exact)
+    ).tolist()  # fmt: skip  (one synchronisation; pixel counts are exact in float64)
     ids, shares, numbers = numbers[:b], numbers[b : 2 * b], numbers[2 * b :]
     by_domain, called = _by_domain(ids, shares, domains), [0.0] * k
     confusion: dict[str, dict[tuple[int, int], int]] = {name: {} for name in by_domain}
@@ -83,7 +83,7 @@ def _probabilities(scores: Tensor, kind: OutputKind) -> Tensor:
 
 
 def _confident(confidence: Tensor, right: Tensor, counted: Tensor) -> Tensor:
-    """Per bin of confidence, the number of predictions, the sum of their confidences and how many were right."""
+    """For each confidence bin, the number of predictions, the sum of their confidences and the number correct."""
     bins = (confidence * BINS).long().clamp(max=BINS - 1)
     weights = (counted, counted * confidence, counted * right)
     return torch.cat([torch.bincount(bins, weights=each, minlength=BINS) for each in weights])
@@ -95,7 +95,7 @@ def _calibration(numbers: Sequence[float]) -> dict[int, tuple[int, float, int]]:
 
 
 def _by_domain(ids: Sequence[float], wrong: Sequence[float], domains: Sequence[str]) -> dict[str, tuple[int, float]]:
-    """Number of images and sum of what was wrong of each domain, in the order of their ids."""
+    """Number of images and summed error of each domain, in the order of the domain ids."""
     found: dict[int, tuple[int, float]] = {}
     for domain, share in zip(map(int, ids), wrong, strict=True):
         n, total = found.get(domain, (0, 0.0))

@@ -1,4 +1,4 @@
-"""Forgetting: what a stream has cost a method on the source domain, measured when the stream has ended."""
+"""Forgetting: the loss in accuracy on the source domain, measured at the end of the stream."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ from tta_bench.types import StreamBatch
 
 
 class Forgetting(L.Callback):
-    """Lets the method predict source images from the state that the stream left, and the source model beside it.
+    """Evaluates the method on source images, starting from its state at the end of the stream, and the source model.
 
-    Every batch starts in that state, so that a method which learns the source domain anew within a few batches does
-    not hide what it had forgotten; a method that predicts after its update has that one update. Afterwards the method
-    is as the stream left it. Images are resized and normalised as the stream's are, whatever a method learned the
-    source from.
+    The state is restored before every batch, so that a method which relearns the source domain within a few batches
+    does not hide what it had forgotten; a method that predicts after its update keeps the benefit of that one update.
+    Afterwards the method is in its state at the end of the stream. Images are resized and normalised like those of the
+    stream, however the source images for the method's source phase were prepared.
 
-    The stream never shows these images, but they are no test images: on them a source model has often been trained,
-    and a method that needs the source has learned from some. So the difference says something, the errors do not.
+    The stream never shows these images, but they are not test images: the source model has often been trained on them,
+    and a method with a source phase has learned from some. Only the difference of the errors is therefore meaningful.
 
     Args:
-        images: Number of source images, drawn from those that the data set has: the same for every method and seed.
-            0 measures nothing.
-        batch_size: Images per batch, as in the stream; the last may be shorter.
-        source_model: Makes the source model.
+        images: Number of source images, drawn from those of the data set; the same for every method and seed.
+            0 disables the measurement.
+        batch_size: Images per batch, as in the stream; the last batch may be smaller.
+        source_model: Returns the source model.
 
     Attributes:
-        facts: For ``result.json``, once the stream has ended: ``forgetting`` (error after the stream minus the source
-            model's, in points), both errors in percent, the number of images, and the peak memory until then.
+        facts: For ``result.json``, once the stream has ended: ``forgetting`` (error after the stream minus that of the
+            source model, in percentage points), both errors in percent, the number of images, and the peak memory of
+            the stream.
     """
 
     def __init__(self, images: int, batch_size: int, source_model: Callable[[], Backbone]) -> None:
@@ -45,19 +46,19 @@ class Forgetting(L.Callback):
         self.facts: dict[str, Any] = {}
 
     def check(self, domains: DomainDataset, backbone: Backbone) -> None:
-        """Say before the stream what would be impossible after it.
+        """Check before the stream that forgetting can be measured after it.
 
         Raises:
-            ValueError: If the data set has too few source images, or of a size that the network does not take, or the
-                network segments.
+            ValueError: If the data set has too few source images, if their size does not fit the network, or if the
+                network is a segmentation network.
         """
         if not self.images:
             return
         if backbone.segments:
-            raise ValueError(f"forgetting={self.images} is measured for classification only: leave it 0")
+            raise ValueError(f"forgetting={self.images}: forgetting is measured only for classification; set it to 0")
         available = len(domains.source_images())
         if self.images > available:
-            raise ValueError(f"forgetting={self.images}: {domains.name} has {available} images of the source domain")
+            raise ValueError(f"forgetting={self.images}: {domains.name} has only {available} source images")
         backbone.prepare(next(iter(SourceBatches(domains.source_images(), False, 1, 0))))  # refuses a wrong size
 
     def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -65,7 +66,7 @@ class Forgetting(L.Callback):
         if not self.images:
             return
         assert isinstance(pl_module, TTAMethod)
-        peak = peak_memory_bytes()  # of the stream, not of this measurement
+        peak = peak_memory_bytes()  # of the stream, without this measurement
         plugin = trainer.precision_plugin
         source = plugin.convert_module(self._source_model()).to(pl_module.device).eval()
         state = deepcopy(pl_module.adaptation_state())
@@ -77,7 +78,7 @@ class Forgetting(L.Callback):
                 source_scores = source(source.prepare(images))
             wrong += int((scores.argmax(dim=1) != labels).sum())
             source_wrong += int((source_scores.argmax(dim=1) != labels).sum())
-            pl_module.load_adaptation_state(deepcopy(state))  # an optimizer steps in the tensors that it is given
+            pl_module.load_adaptation_state(deepcopy(state))  # an optimizer updates its loaded tensors in place
         self.facts = {
             "forgetting": 100 * (wrong - source_wrong) / self.images,
             "source_error_after": 100 * wrong / self.images,

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT wait for the end of the batch, so that the state can be written first."""
+"""Defer SIGTERM and SIGINT to the end of the batch, so that the state can be written first."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+"""The signals that end a run after its current batch."""
 
 
 class Interrupted(SystemExit):
-    """The user or the machine stopped the run; ends the process as that signal does.
+    """The run was stopped by a signal; exits with the exit code of that signal.
 
     Args:
         signum: The signal.
-        step: The batch at which the run goes on.
+        step: The batch at which the run will resume.
     """
 
     def __init__(self, signum: int, step: int) -> None:
@@ -23,16 +24,16 @@ class Interrupted(SystemExit):
         self.step = step
 
     def __str__(self) -> str:
-        return f"interrupted at batch {self.step}: run the same command to go on"
+        return f"interrupted at batch {self.step}: run the same command again to resume"
 
 
 class Interrupts:
-    """While entered, notes the first signal instead of obeying it; the second one is obeyed at once.
+    """A context manager that records the first signal instead of obeying it; a second one takes effect immediately.
 
-    To be entered before the trainer starts: Lightning, which handles SIGTERM too, calls a handler that it finds.
+    It must be entered before the trainer starts: Lightning's own SIGTERM handler then calls this one.
 
     Attributes:
-        signum: The signal that came, or None.
+        signum: The signal received, or None.
     """
 
     def __init__(self) -> None:
@@ -40,7 +41,7 @@ class Interrupts:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interrupts:
-        if threading.current_thread() is threading.main_thread():  # elsewhere Python allows no handlers
+        if threading.current_thread() is threading.main_thread():  # other threads cannot install handlers
             self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
         return self
 
@@ -49,10 +50,10 @@ class Interrupts:
             signal.signal(number, handler)
 
     def obey(self, step: int) -> None:
-        """End the process if a signal came.
+        """End the process if a signal was received.
 
         Raises:
-            Interrupted: If one came.
+            Interrupted: If one was received.
         """
         if self.signum is not None:
             raise Interrupted(self.signum, step)

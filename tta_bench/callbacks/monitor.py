@@ -1,4 +1,4 @@
-"""Watching a method: counts, errors and cost of every batch, to disk and to all loggers."""
+"""Record counts, errors and cost of every batch, on disk and with all loggers."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from tta_bench.types import StepOutput, StreamBatch
 
 
 class AdaptationMonitor(L.Callback):
-    """Counts errors per domain, passes, seconds and the method's diagnostics, batch by batch; of pixels, also the IoU.
+    """Records errors per domain, passes, time and diagnostics of every batch, and for segmentation the IoU.
 
-    Loggers get them on a step axis of the stream: ``stream/step``, ``stream/running_error``, ``stream/running_iou``,
+    They are logged on the step axis of the stream: ``stream/step``, ``stream/running_error``, ``stream/running_iou``,
     ``domain/<name>`` (error so far), ``domain/<name>_iou``, ``cost/...`` and ``method/...``.
 
     Args:
-        domains: Names of the domains by id; None asks the trainer's DataModule.
-        rows: Where ``batches.csv`` goes; None keeps the counts in memory only.
+        domains: Names of the domains by id; None takes them from the trainer's DataModule.
+        rows: Path of ``batches.csv``; None keeps the counts in memory only.
 
     Attributes:
         tally: The counts so far.
         last: The last row.
-        earlier: The rows of this run before it was interrupted, which count as if they had been seen now.
+        earlier: The rows of this run from before it was interrupted; they are counted as well.
     """
 
     def __init__(self, domains: Sequence[str] | None = None, rows: Path | None = None) -> None:
@@ -46,15 +46,15 @@ class AdaptationMonitor(L.Callback):
         self._before = (0, 0, 0.0)
 
     def on_test_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Start counting: from zero, or from the rows of this run that are there."""
+        """Start counting, from zero or from the earlier rows of a resumed run."""
         self._names = tuple(self._domains or trainer.datamodule.schedule.domains)
         self.tally, self.last = Tally(_iou_tally(trainer)), self.earlier[-1] if self.earlier else None
         for row in self.earlier:
             self.tally.add(row)
-        if self._path is not None and trainer.is_global_zero:  # other ranks count the same
+        if self._path is not None and trainer.is_global_zero:  # all ranks have the same counts
             self._writer = RowWriter(self._path, goes_on=bool(self.earlier))
         for logger in trainer.loggers:
-            if isinstance(logger, WandbLogger):  # W&B's own step must only increase, so it is never passed
+            if isinstance(logger, WandbLogger):  # W&B's own step may only increase, so it is never passed
                 logger.experiment.define_metric("stream/step")
                 logger.experiment.define_metric("*", step_metric="stream/step")
         if pl_module.device.type == "cuda":
@@ -63,7 +63,7 @@ class AdaptationMonitor(L.Callback):
     def on_test_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: StreamBatch, *_: Any
     ) -> None:
-        """Note the counts before the batch."""
+        """Record the counts before the batch."""
         meter = _method(pl_module).backbone.meter
         self._before = (meter.forward_samples, meter.backward_samples, _now(pl_module.device))
 
@@ -102,7 +102,7 @@ class AdaptationMonitor(L.Callback):
         return {**logged_numbers(self.last, self.tally), "cost/peak_memory_bytes": peak_memory_bytes()}
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        """Close the file: Lightning tears no callback down after a failure."""
+        """Close the file: Lightning does not call ``teardown`` after a failure."""
         self.teardown(trainer, pl_module, "test")
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
@@ -121,7 +121,7 @@ def log(logger: Logger, metrics: dict[str, float], step: int) -> None:
 
 
 def peak_memory_bytes() -> int:
-    """Peak memory of the process: allocated on the GPU where one is used, else resident in RAM."""
+    """Peak memory of the process in bytes: allocated on the GPU if one is used, otherwise resident in RAM."""
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return torch.cuda.max_memory_allocated()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -129,7 +129,7 @@ def peak_memory_bytes() -> int:
 
 
 def _iou_tally(trainer: L.Trainer) -> IouTally | None:
-    """Counts pixels where the data have classes of pixels, round by round where the stream is repeated."""
+    """A tally of pixels for segmentation data, per round if the stream is repeated; None for classification."""
     data = trainer.datamodule
     if (classes := getattr(getattr(data, "domains", None), "classes", None)) is None:
         return None
@@ -138,7 +138,7 @@ def _iou_tally(trainer: L.Trainer) -> IouTally | None:
 
 def _method(module: L.LightningModule) -> TTAMethod:
     if not isinstance(module, TTAMethod):
-        raise TypeError(f"AdaptationMonitor watches a TTAMethod, got {type(module).__name__}")
+        raise TypeError(f"AdaptationMonitor expects a TTAMethod, got {type(module).__name__}")
     return module
 
 

@@ -14,13 +14,13 @@ from tta_bench.callbacks.monitor import AdaptationMonitor
 
 
 class StreamProgress(L.Callback):
-    """Shows where the stream is: domain, error or mean IoU, coreset size. Without a terminal, a line now and then.
+    """Shows the current domain, the error or mean IoU and the coreset size. Without a terminal, prints periodic lines.
 
     Args:
-        title: What is running, e.g. ``dpcore seed 0``.
-        monitor: The monitor of the same run; it must stand before this callback.
+        title: Title of the bar, e.g. ``dpcore seed 0``.
+        monitor: The monitor of the same run; it must come before this callback in the trainer's list.
         console: Where to print.
-        every: Seconds between two lines where there is no terminal.
+        every: Seconds between two lines if there is no terminal.
     """
 
     def __init__(self, title: str, monitor: AdaptationMonitor, console: Console, every: float = 30.0) -> None:
@@ -37,7 +37,7 @@ class StreamProgress(L.Callback):
         self._printed = 0.0
 
     def on_test_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Show the bar, empty or up to where the run goes on."""
+        """Show the bar, empty or filled up to the point where the run resumes."""
         before = len(self.monitor.earlier)
         self._total = before + int(sum(trainer.num_test_batches))
         note = f"resumed at batch {before}" if before else ""
@@ -46,7 +46,7 @@ class StreamProgress(L.Callback):
         self._printed = time.monotonic()
 
     def on_test_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
-        """Move the bar by one batch."""
+        """Advance the bar by one batch."""
         row, tally = self.monitor.last, self.monitor.tally
         if row is None:
             return
@@ -60,7 +60,7 @@ class StreamProgress(L.Callback):
             self.console.print(f"{self.title}: {len(tally.seconds)}/{self._total}  {note}")
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        """Free the terminal for the next run: Lightning tears no callback down after a failure."""
+        """Free the terminal for the next run: Lightning does not call ``teardown`` after a failure."""
         self.teardown(trainer, pl_module, "test")
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:

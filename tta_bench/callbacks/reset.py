@@ -1,4 +1,4 @@
-"""Policies that reset a method from outside; a method itself never learns where it is in the stream."""
+"""Policies that reset a method from outside; the method itself never knows its position in the stream."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from tta_bench.types import StreamBatch
 
 
 class ResetAtBoundaries(L.Callback):
-    """Resets the method whenever the domain changes. An oracle: nobody knows the boundaries of a real stream.
+    """Resets the method whenever the domain changes. An oracle: the boundaries of a real stream are unknown.
 
     Args:
-        monitor: The monitor of the same run; it must stand before this callback, and knows the last domain.
+        monitor: The monitor of the same run, which knows the last domain; it must come before this callback in the
+            trainer's list.
 
     Source: The domain-specific prompts of DPCore (Zhang et al., ICML 2025), appendix.
     """
@@ -27,7 +28,7 @@ class ResetAtBoundaries(L.Callback):
     def on_test_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: StreamBatch, *_: Any
     ) -> None:
-        """Reset if this batch has other domains than the last one."""
+        """Reset if the domains of this batch differ from those of the last one."""
         names = trainer.datamodule.schedule.domains
         domains = {names[int(d)] for d in batch.domain_ids.unique()}
         last = self.monitor.last
@@ -36,15 +37,16 @@ class ResetAtBoundaries(L.Callback):
 
 
 class FreezeAfterFirstDomain(L.Callback):
-    """Lets the method learn from the first domain only: every later batch starts from the state at that domain's end.
+    """Lets the method learn only from the first domain: every later batch starts from the state at that domain's end.
 
-    An oracle: nobody knows where the first domain of a real stream ends. What a method learns on a later batch acts on
-    that batch's own prediction, if the method predicts after its update, and is forgotten when the batch has ended.
+    An oracle: it is unknown where the first domain of a real stream ends. What a method learns on a later batch affects
+    the prediction of that batch, if the method predicts after its update, and is then discarded.
 
     Args:
-        monitor: The monitor of the same run; it must stand before this callback, and knows which domains there were.
+        monitor: The monitor of the same run, which knows the domains seen so far; it must come before this callback in
+            the trainer's list.
 
-    Source: The prompt learned on gaussian noise of DPCore (Zhang et al., ICML 2025), appendix.
+    Source: The prompt learned on gaussian noise in DPCore (Zhang et al., ICML 2025), appendix.
     """
 
     def __init__(self, monitor: AdaptationMonitor) -> None:
@@ -54,13 +56,13 @@ class FreezeAfterFirstDomain(L.Callback):
     def on_test_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: StreamBatch, *_: Any
     ) -> None:
-        """Keep the state if the first domain has ended; a resumed run, too, finds that state in its method."""
+        """Keep the state if the first domain has ended; a resumed run finds that state in its method."""
         names = trainer.datamodule.schedule.domains
         domains = {names[int(d)] for d in batch.domain_ids.unique()} | set(self.monitor.tally.samples)
         ended = self.monitor.last is not None and len(domains) > 1
         self._frozen = deepcopy(pl_module.adaptation_state()) if ended and isinstance(pl_module, TTAMethod) else None
 
     def on_test_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
-        """Return to it."""
+        """Restore the state that was kept."""
         if self._frozen is not None and isinstance(pl_module, TTAMethod):
             pl_module.load_adaptation_state(self._frozen)

@@ -1,4 +1,4 @@
-"""The two newest states of a run on disk, written so that a process may be killed at any moment."""
+"""The two most recent states of a run on disk, written so that the process can be killed at any time."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class DamagedStateError(ValueError):
 class StateFiles:
     """``state.pt`` and ``state.previous.pt`` of a run folder.
 
-    A state is written beside them and moved in place when it is on disk. Killed before the first move, nothing has
-    changed; between the moves, there is only the previous state, which is whole.
+    A new state is written to a temporary file and renamed once it is on disk. If the process is killed before the
+    first rename, nothing has changed; between the two renames only the previous state exists, and it is complete.
 
     Args:
         folder: The run folder.
@@ -35,7 +35,7 @@ class StateFiles:
         """Write a state of tensors, numbers and strings; the newest one becomes the previous one.
 
         Raises:
-            WriteError: If the disk does not take it; the earlier states are as they were.
+            WriteError: If it cannot be written; the earlier states are unchanged.
         """
         with writing(self.newest):
             try:
@@ -56,17 +56,17 @@ class StateFiles:
 
         Raises:
             FileNotFoundError: If there is none.
-            DamagedStateError: If it is half-written or some of its bytes have changed.
+            DamagedStateError: If it is incomplete or corrupted.
         """
         if not path.exists():
             raise FileNotFoundError(path)
         try:
-            with zipfile.ZipFile(path) as archive:  # torch does not compare the checksums that it writes
+            with zipfile.ZipFile(path) as archive:  # torch does not verify the checksums that it writes
                 damaged = archive.testzip()
             state = None if damaged else torch.load(path, map_location="cpu", weights_only=True)
         except OSError:
             raise
-        except Exception as error:  # whatever foreign bytes make of the readers
+        except Exception as error:  # corrupted bytes can raise almost anything in the readers
             raise DamagedStateError(f"{path} is damaged") from error
         if not isinstance(state, dict) or "format" not in state:
             raise DamagedStateError(f"{path} is damaged")

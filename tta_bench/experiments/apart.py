@@ -1,4 +1,4 @@
-"""A run in processes of its own, which a signal to this one reaches too."""
+"""Run a command in a separate session and forward signals to it."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import signal
 import subprocess
 from types import FrameType
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+from tta_bench.callbacks.interrupts import SIGNALS
 
 
 def run_apart(command: list[str]) -> None:
-    """Run a command in a session of its own, and hand on the signals that would otherwise end only this process.
+    """Run a command in a new session, and forward the signals that would otherwise end only this process.
 
     Raises:
-        SystemExit: If a signal came; the command has ended by then, with its state on disk.
+        SystemExit: If a signal arrived; by then the command has ended and written its state to disk.
     """
     process, received = subprocess.Popen(command, start_new_session=True), []
 
-    def hand_on(signum: int, frame: FrameType | None) -> None:
+    def forward(signum: int, frame: FrameType | None) -> None:
         received.append(signum)
         process.send_signal(signum)
 
-    before = {number: signal.signal(number, hand_on) for number in SIGNALS}
+    before = {number: signal.signal(number, forward) for number in SIGNALS}
     try:
         process.wait()
     finally:

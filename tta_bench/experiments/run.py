@@ -331,7 +331,7 @@ def _first_line(error: Exception) -> str:
 def _told(error: BaseException) -> str:
     """What happened, with the remedy where there is one."""
     if isinstance(error, KeyboardInterrupt):
-        return "interrupted before the end of a batch: run the same command to go on from the last state"
+        return "interrupted before the end of a batch: run the same command again to resume from the last state"
     return str(error) if isinstance(error, Interrupted) else f"{type(error).__name__}: {error}"
 
 

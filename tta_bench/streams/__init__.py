@@ -1,4 +1,4 @@
-"""Streams: when which sample of which domain arrives. Made before any method or image exists."""
+"""Streams: which sample of which domain arrives when. They are made before any method or image exists."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ KINDS: dict[str, Callable[..., Schedule]] = {
     "blurred": blurred,
     "mixed": mixed,
 }
-# Settings that are one of these with other values.
+# Settings that are one of the kinds above with other default values.
 PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "repeating": ("csc", {"rounds": 10}),  # CoTTA's long-term experiment
     "batch_size_1": ("csc", {"batch_size": 1}),
-    "cdc_official": ("cdc", {"rng": "legacy"}),  # the released code's order of batches; there with seed=1
+    "cdc_official": ("cdc", {"rng": "legacy"}),  # the released code's order of batches; it uses seed=1
 }
 
 
@@ -64,17 +64,17 @@ def make_stream(
     rounds: int | None = None,
     **params: Any,
 ) -> Schedule:
-    """The schedule of one setting.
+    """Make the schedule of a setting.
 
     Args:
         kind: A name in ``KINDS`` or ``PRESETS``.
-        sizes: Samples per domain, in order of arrival; follow from ``labels`` where these are given.
-        labels: Class of every sample of each domain, (N,) whole numbers; needed by ``"ptta"``.
-        batch_size: Samples per batch (B); None takes the setting's own, 64 unless ``PRESETS`` says otherwise.
-        seed: Decides everything that is random; 0 is a seed like any other.
-        order: ``"standard"``, ``"cotta_0"`` to ``"cotta_9"``, or all domains in the wanted order.
-        rounds: How often the whole stream arrives, each time in the same order; None takes the setting's own, usually
-            1.
+        sizes: Samples per domain, in order of arrival. Inferred from ``labels`` if these are given.
+        labels: Class of every sample of each domain, (N,) integers; required by ``"ptta"``.
+        batch_size: Samples per batch (B); None uses the setting's default, 64 unless ``PRESETS`` says otherwise.
+        seed: Seed of all random draws.
+        order: ``"standard"``, ``"cotta_0"`` to ``"cotta_9"``, or a list of all domains in the desired order.
+        rounds: How many times the whole stream is repeated, always in the same order; None uses the setting's
+            default, usually 1.
         params: Further arguments of the setting's function, such as ``delta`` of :func:`~.kinds.cdc`.
 
     Raises:
@@ -107,7 +107,7 @@ def make_stream(
 def _data(
     by_label: bool, kind: str, sizes: Mapping[str, int] | None, labels: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """What the setting's function takes first: the labels or the sizes of the domains."""
+    """The first argument of the setting's function: the labels or the sizes of the domains."""
     if labels is None:
         if sizes is None or by_label:
             raise ValueError(f"the stream {kind!r} needs {'labels' if by_label else 'sizes'}")

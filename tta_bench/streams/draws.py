@@ -1,8 +1,7 @@
-"""What the two CDC settings draw at random, with our scoped generators or in the released code's order.
+"""The random draws of the two CDC settings, from our scoped generators or in the released code's order.
 
-The released generators call NumPy's legacy functions on the global generator. ``"legacy"`` makes the same
-calls in the same order on a ``RandomState`` of its own, so that nothing else in the program can move the
-stream.
+The released code calls NumPy's legacy functions on the global generator. ``"legacy"`` makes the same calls in the
+same order on a separate ``RandomState``, so that nothing else in the program can affect the stream.
 
 Source: DPCore (ICML 2025), released code, ``create_cdc_sequence``.
 """
@@ -29,7 +28,7 @@ def draw_slots(
     """The Dirichlet shares of each domain and the order of the domains in each slot.
 
     Args:
-        rng: Where random numbers come from.
+        rng: ``"scoped"`` or ``"legacy"``.
         domains: D names.
         delta: Dirichlet parameter.
         slots: Number of slots (S).
@@ -47,31 +46,31 @@ def draw_slots(
         return shares, np.array([state.permutation(len(domains)) for _ in range(slots)])
     generators = [rng_for(seed, "cdc", domain) for domain in domains]
     shares = np.array([generator.dirichlet(np.full(slots, delta)) for generator in generators])
-    # Sorting random keys, one per domain and slot, keeps the others in place when a domain is added.
+    # Sorting one random key per domain and slot keeps the order of the other domains when a domain is added.
     keys = np.array([generator.random(slots) for generator in generators])
     return shares, keys.argsort(axis=0, kind="stable").T
 
 
 def draw_runs(rng: Rng, batches: Mapping[str, int], probabilities: Probabilities, seed: int) -> list[tuple[str, int]]:
-    """Choose a domain with batches left, then 1 to all of these, until none is left.
+    """Repeatedly choose a domain with batches left and how many of them to show, until no batches are left.
 
-    Choosing among the domains with batches left is the paper's reselection, without its vain draws.
+    Choosing only among domains with batches left is equivalent to the paper's redrawing of exhausted domains.
 
     Args:
-        rng: Where random numbers come from.
+        rng: ``"scoped"`` or ``"legacy"``.
         batches: Number of batches of each domain.
-        probabilities: How likely each domain is chosen.
+        probabilities: How likely each domain is to be chosen.
         seed: Seed.
 
     Returns:
         (domain, number of batches) in order of arrival.
 
     Raises:
-        ValueError: If an argument is out of range, or legacy draws are asked for that are not uniform.
+        ValueError: If an argument is out of range, or ``rng`` is ``"legacy"`` and the probabilities are not uniform.
     """
     weights = _relative_weights(probabilities, list(batches))
     if _is_legacy(rng) and weights is not None:
-        raise ValueError("rng='legacy' is the released generator, which knows uniform probabilities only")
+        raise ValueError("rng='legacy' is the released code's generator, which supports only uniform probabilities")
     state = _legacy_state(seed) if _is_legacy(rng) else rng_for(seed, "cdc_2d")
     left, runs = dict(batches), []
     while left:
@@ -86,14 +85,14 @@ def draw_runs(rng: Rng, batches: Mapping[str, int], probabilities: Probabilities
 
 
 def draw_rows(rng: Rng, sizes: Mapping[str, int], seed: int) -> dict[str, IntArray]:
-    """Each domain's rows: shuffled, or in natural order where the released code leaves that to its loader."""
+    """Each domain's rows: shuffled, or in natural order for ``"legacy"``, where the data loader shuffles them."""
     if _is_legacy(rng):
         return {domain: np.arange(n) for domain, n in sizes.items()}
     return shuffled(sizes, seed)
 
 
 def _chances(weights: Mapping[str, float] | None, names: Sequence[str]) -> npt.NDArray[Any] | None:
-    """Probabilities of these domains; None, as NumPy wants it, where they are uniform."""
+    """Probabilities of these domains; None, which NumPy takes as uniform, if they are uniform."""
     if weights is None:
         return None
     chances: npt.NDArray[Any] = np.array([weights[name] for name in names])
@@ -113,7 +112,7 @@ def _legacy_state(seed: int) -> np.random.RandomState:
 
 
 def _relative_weights(probabilities: Probabilities, domains: Sequence[str]) -> dict[str, float] | None:
-    """Relative probability of each domain; None is uniform."""
+    """Relative probability of each domain; None means uniform."""
     if isinstance(probabilities, str):
         if probabilities == "uniform":
             return None

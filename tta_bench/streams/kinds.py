@@ -1,8 +1,8 @@
 """One pure function per setting of the literature: sizes (or labels) in, schedule out.
 
-All of them share three rules. Batches are cut per domain, the last one short, and never mix domains unless
-the setting says so. Each sample arrives exactly once. Random numbers come from generators scoped by (seed,
-purpose, domain): a domain's samples come in the same order, whatever domains stand beside it.
+They all follow three rules. Batches are cut per domain, the last one possibly short, and never mix domains unless the
+setting says so. Each sample arrives exactly once. Random numbers come from generators scoped by (seed, purpose,
+domain), so that a domain's samples arrive in the same order whatever other domains there are.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def csc(sizes: Mapping[str, int], *, batch_size: int = 64, seed: int = 0) -> Sch
     Args:
         sizes: Samples per domain.
         batch_size: Samples per batch (B).
-        seed: Decides the order of the samples inside each domain.
+        seed: Seed of the order of the samples within each domain.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -63,21 +63,20 @@ def cdc(
 ) -> Schedule:
     """Continual Dynamic Change: a Dirichlet draw spreads each domain's batches over slots.
 
-    For each domain, shares ~ Dirichlet(delta * 1_slots) cut its batches into one chunk per slot; the chunks
-    of a slot come in random order. The batches are those of :func:`csc` with the same seed. With
-    ``"scoped"``, shares and place are drawn per domain, so neither the order of ``sizes`` nor a further
-    domain changes the rest.
+    For each domain, shares ~ Dirichlet(delta * 1_slots) cut its batches into one chunk per slot; the chunks of a slot
+    arrive in random order. The batches are those of :func:`csc` with the same seed. With ``"scoped"``, shares and
+    positions are drawn per domain, so that reordering ``sizes`` or adding a domain leaves the other domains unchanged.
 
     Args:
         sizes: Samples per domain.
         batch_size: Samples per batch (B).
-        seed: Decides everything that is random.
-        delta: Dirichlet parameter; small values resemble CSC, large ones change domain more often.
-        slots: Number of slots (3 in the released code); a domain is visited at most that often.
-        rng: ``"legacy"`` gives the released code's order of batches after ``np.random.seed(seed)``, from a
-            generator of its own. Samples then keep their natural order, since the released code leaves their
-            shuffling to its loader. It makes ``N // B + 1`` batches per domain, the last one empty where B
-            divides N; we never make an empty batch, so the order is the same only where B does not divide N.
+        seed: Seed of all random draws.
+        delta: Dirichlet parameter; small values resemble CSC, with large ones the domain changes more often.
+        slots: Number of slots (3 in the released code), and so the largest number of visits to a domain.
+        rng: ``"legacy"`` reproduces the released code's order of batches after ``np.random.seed(seed)``, using a
+            separate generator. Samples then keep their natural order, since the released code leaves shuffling to its
+            data loader. The released code makes ``N // B + 1`` batches per domain, so that the last one is empty if B
+            divides N; here no batch is empty, so the orders agree only if B does not divide N.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -105,24 +104,23 @@ def cdc_2d(
 ) -> Schedule:
     """CDC from two distributions: which domain comes next, and for how many batches.
 
-    Repeat until all batches are used: choose a domain that has batches left, then 1 to all of these,
-    uniformly.
+    Until all batches are used, choose a domain that has batches left, then show a uniformly random number of them.
 
     Args:
         sizes: Samples per domain.
         batch_size: Samples per batch (B).
-        seed: Decides everything that is random.
-        probabilities: How likely each domain is chosen: ``"uniform"``, one of the fixed random vectors
-            ``"R1"`` to ``"R10"``, one positive number per domain in the order of ``sizes``, or a mapping
-            from domain to positive number. Scaled to sum 1 over the domains that have batches left.
-        rng: As in :func:`cdc`; ``"legacy"`` knows uniform probabilities only.
+        seed: Seed of all random draws.
+        probabilities: How likely each domain is to be chosen: ``"uniform"``, one of the fixed random vectors ``"R1"``
+            to ``"R10"``, one positive number per domain in the order of ``sizes``, or a mapping from domain to
+            positive number. Normalised over the domains that have batches left.
+        rng: As in :func:`cdc`; ``"legacy"`` supports only uniform probabilities.
 
     Raises:
         ValueError: If an argument is out of range.
 
     Source: DPCore (ICML 2025), appendix "CDC with Other Distributions"; released code,
         ``create_cdc_sequence`` with ``distribution="multinomial"``. The paper's ten vectors R1-R10 are not
-        published: ours differ.
+        published, so ours differ.
     """
     sizes, batch_size = checked(sizes, batch_size)
     batches = {domain: num_batches(n, batch_size) for domain, n in sizes.items()}
@@ -141,24 +139,24 @@ def ptta(
 ) -> Schedule:
     """Practical TTA: domains in order, and inside each domain labels that are correlated in time.
 
-    For each class, shares ~ Dirichlet(concentration * 1_slots) cut its samples into one chunk per slot; the
-    chunks of a slot come in random order, each in one piece. Towards 0 every class arrives in one run; for
-    large values every slot holds every class alike, which is nearly i.i.d. where chunks are small. The
-    domains are joined before batches are cut, as RoTTA does: a batch may straddle a boundary.
+    For each class, shares ~ Dirichlet(concentration * 1_slots) cut its samples into one chunk per slot; the chunks of
+    a slot arrive in random order, each in one piece. As the concentration tends to 0, each class arrives in a single
+    run; for large values every slot holds all classes equally, which is nearly i.i.d. if chunks are small. Domains are
+    joined before batches are cut, as in RoTTA, so a batch may straddle a boundary.
 
     Args:
-        labels: Class of every sample of each domain, (N,) whole numbers.
+        labels: Class of every sample of each domain, (N,) integers.
         batch_size: Samples per batch (B).
-        seed: Decides everything that is random.
+        seed: Seed of all random draws.
         concentration: Dirichlet parameter; gamma in RoTTA.
         slots: Number of slots; by default the number of classes in the domain, at most 100.
 
     Raises:
         ValueError: If an argument is out of range.
 
-    Source: RoTTA (CVPR 2023); released code, ``LabelDirichletDomainSequence``. Departures: the samples of a
-        class are shuffled before they are cut, and the domains come in the order of ``labels``; the released
-        code keeps the natural order of the samples and sorts the domains by name.
+    Source: RoTTA (CVPR 2023); released code, ``LabelDirichletDomainSequence``. Departures: the samples of a class are
+        shuffled before they are cut, and domains arrive in the order of ``labels``; the released code keeps the
+        natural order of the samples and sorts the domains by name.
     """
     labels, batch_size = checked_labels(labels), whole_number("batch_size", batch_size, least=1)
     concentration = positive_number("concentration", concentration)
@@ -182,13 +180,13 @@ def gradual(
 ) -> Schedule:
     """Gradual change: each corruption rises and falls in severity before the next one begins.
 
-    The domain ``"fog"`` becomes ``"fog/1"`` to ``"fog/5"``. Its samples are split over the visits as evenly
-    as possible; with fewer samples than visits, the last visits are left out.
+    The domain ``"fog"`` becomes ``"fog/1"`` to ``"fog/5"``. Its samples are split as evenly as possible among the
+    visits; if there are fewer samples than visits, the last visits are dropped.
 
     Args:
         sizes: Samples per corruption.
         batch_size: Samples per batch (B).
-        seed: Decides the order of the samples inside each corruption.
+        seed: Seed of the order of the samples within each corruption.
         severities: The ramp, one visit each.
 
     Raises:
@@ -198,13 +196,13 @@ def gradual(
         >>> gradual({"fog": 6}, severities=(1, 5, 1)).segments()[1]
         Segment(domain='fog/5', start=2, stop=4)
 
-    Source: the gradual setting of CoTTA (CVPR 2022) and mariodoebler/test-time-adaptation. Departure: they
-        show all samples at every severity; here each arrives once, so that streams are equally long.
+    Source: the gradual setting of CoTTA (CVPR 2022) and mariodoebler/test-time-adaptation. Departure: they show all
+        samples at every severity; here each sample arrives once, so that all streams have the same length.
     """
     sizes, batch_size = checked(sizes, batch_size)
     ramp = [whole_number("a severity", severity, least=1) for severity in severities]
     if not ramp:
-        raise ValueError("severities is empty: give at least one")
+        raise ValueError("severities is empty: give at least one severity")
     parts = [
         (f"{domain}/{severity}", chunk)
         for domain, rows in shuffled(sizes, seed).items()
@@ -217,19 +215,19 @@ def gradual(
 def blurred(sizes: Mapping[str, int], *, batch_size: int = 64, seed: int = 0, width: int = 10) -> Schedule:
     """CSC with blurred boundaries: near a boundary, the share of the next domain rises linearly from 0 to 1.
 
-    Batches are cut as in :func:`csc`. The last ``width * batch_size`` samples of one domain and as many of
-    the next are mixed, at most half of either domain; all other batches are those of CSC.
+    Batches are cut as in :func:`csc`. The last ``width * batch_size`` samples of a domain are mixed with as many of
+    the next, but at most half of either domain; all other batches are those of CSC.
 
     Args:
         sizes: Samples per domain.
         batch_size: Samples per batch (B).
-        seed: Decides everything that is random.
+        seed: Seed of all random draws.
         width: Batches' worth of samples mixed on each side of a boundary; 0 gives CSC.
 
     Raises:
         ValueError: If an argument is out of range.
 
-    Source: the blurred boundaries of BECoTTA (ICML 2024), as described in DPCore (ICML 2025), appendix.
+    Source: the blurred boundaries of BECoTTA (ICML 2024), as described in the appendix of DPCore (ICML 2025).
     """
     plain = csc(sizes, batch_size=batch_size, seed=seed)
     reach = whole_number("width", width, least=0) * batch_size
@@ -237,7 +235,7 @@ def blurred(sizes: Mapping[str, int], *, batch_size: int = 64, seed: int = 0, wi
     boundaries = np.cumsum(list(sizes.values())).tolist()
     for (before, after), boundary in zip(pairwise(sizes), boundaries[:-1], strict=True):
         near = min(reach, sizes[before] // 2, sizes[after] // 2)
-        # Places with density 2(1 - x) for the one and 2x for the other: at x the other has the share x.
+        # Positions with density 2(1 - x) for one domain and 2x for the other: at x the other has share x.
         places = np.sqrt(rng_for(seed, "blur", before, after).random(2 * near))
         places[:near] = 1 - places[:near]
         arrival[boundary - near : boundary + near] = boundary - near + np.argsort(places, kind="stable")
@@ -247,12 +245,12 @@ def blurred(sizes: Mapping[str, int], *, batch_size: int = 64, seed: int = 0, wi
 
 
 def mixed(sizes: Mapping[str, int], *, batch_size: int = 64, seed: int = 0) -> Schedule:
-    """All domains shuffled together: a batch holds several.
+    """All domains shuffled together, so that a batch holds several.
 
     Args:
         sizes: Samples per domain.
         batch_size: Samples per batch (B).
-        seed: Decides the order.
+        seed: Seed of the order.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -262,7 +260,7 @@ def mixed(sizes: Mapping[str, int], *, batch_size: int = 64, seed: int = 0) -> S
     sizes, batch_size = checked(sizes, batch_size)
     ids = np.repeat(np.arange(len(sizes)), list(sizes.values()))
     rows = np.concatenate([np.arange(n) for n in sizes.values()])
-    # Sorting random keys, one per sample, keeps the others in order when a domain is added.
+    # Sorting one random key per sample keeps the order of the other samples when a domain is added.
     keys = [rng_for(seed, "mixed", domain).random(n) for domain, n in sizes.items()]
     order = np.argsort(np.concatenate(keys), kind="stable")
     params = {"batch_size": batch_size, "seed": seed}
@@ -270,7 +268,7 @@ def mixed(sizes: Mapping[str, int], *, batch_size: int = 64, seed: int = 0) -> S
 
 
 def _deal(rows: Mapping[str, IntArray], runs: Sequence[tuple[str, int]], batch_size: int) -> list[tuple[str, IntArray]]:
-    """Hand out each domain's batches in runs; a run is (domain, number of batches)."""
+    """Distribute each domain's batches over its runs; a run is (domain, number of batches)."""
     dealt, parts = dict.fromkeys(rows, 0), []
     for domain, count in runs:
         start, stop = dealt[domain] * batch_size, (dealt[domain] + count) * batch_size
@@ -282,7 +280,7 @@ def _deal(rows: Mapping[str, IntArray], runs: Sequence[tuple[str, int]], batch_s
 def _correlated(
     rows: IntArray, labels: IntArray, slots: int | None, concentration: float, rng: np.random.Generator
 ) -> IntArray:
-    """Order one domain's rows (N,) slot after slot, and class after class inside a slot."""
+    """Order a domain's rows (N,) slot by slot, and within a slot class by class."""
     classes, class_of = np.unique(labels, return_inverse=True)
     num_slots = slots or min(len(classes), 100)
     rows = rows[np.argsort(class_of[rows], kind="stable")]

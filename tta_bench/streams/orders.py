@@ -56,14 +56,14 @@ def ordered(domains: Iterable[str], order: str | Sequence[str]) -> tuple[str, ..
     """The domains in a named or explicit order.
 
     Args:
-        domains: The names that the data have.
-        order: ``"standard"``, ``"cotta_0"`` to ``"cotta_9"``, or all the names in the wanted order.
+        domains: The names in the data.
+        order: ``"standard"``, ``"cotta_0"`` to ``"cotta_9"``, or a list of all names in the desired order.
 
     Returns:
         The names in that order.
 
     Raises:
-        ValueError: If the order is unknown, repeats a name, or does not have the same names as ``domains``.
+        ValueError: If the order is unknown, repeats a name, or does not name exactly ``domains``.
 
     Example:
         >>> ordered(["fog", "snow"], ["snow", "fog"])
@@ -74,8 +74,8 @@ def ordered(domains: Iterable[str], order: str | Sequence[str]) -> tuple[str, ..
     extra = [name for name in known if name not in names]
     if missing or extra:
         raise ValueError(
-            f"order {order!r} does not fit the domains: "
-            f"without data {missing or 'none'}, not in the order {extra or 'none'}"
+            f"order {order!r} does not match the domains: "
+            f"no data for {missing or 'none'}, missing from the order {extra or 'none'}"
         )
     if len(set(names)) < len(names):
         raise ValueError(f"order {order!r} names a domain twice")
@@ -83,11 +83,11 @@ def ordered(domains: Iterable[str], order: str | Sequence[str]) -> tuple[str, ..
 
 
 def fixed_probabilities(name: str, num_domains: int) -> list[float]:
-    """One of ten fixed random positive vectors; the i-th number is the same for any number of domains.
+    """One of ten fixed random positive vectors; entry i is the same for any number of domains.
 
     Args:
         name: ``"R1"`` to ``"R10"``.
-        num_domains: How many numbers.
+        num_domains: Length of the vector.
 
     Returns:
         Relative probabilities in (0, 1], not normalised.
@@ -95,7 +95,7 @@ def fixed_probabilities(name: str, num_domains: int) -> list[float]:
     Raises:
         ValueError: If the name is unknown.
 
-    Source: DPCore (ICML 2025), appendix "CDC with Other Distributions", which does not publish its vectors.
+    Source: DPCore (ICML 2025), appendix "CDC with Other Distributions", which does not list its vectors.
     """
     if name not in {f"R{k}" for k in range(1, 11)}:
         raise ValueError(f"probabilities must be 'uniform', 'R1' to 'R10', or positive numbers, not {name!r}")
@@ -106,5 +106,5 @@ def _lookup(order: str | Sequence[str]) -> tuple[str, ...]:
     if not isinstance(order, str):
         return tuple(order)
     if order not in NAMED_ORDERS:
-        raise ValueError(f"unknown order {order!r}: choose {', '.join(NAMED_ORDERS)} or list the domains")
+        raise ValueError(f"unknown order {order!r}: choose from {', '.join(NAMED_ORDERS)}, or list the domains")
     return NAMED_ORDERS[order]

@@ -1,4 +1,4 @@
-"""A schedule says which sample of which domain arrives when. It holds no images and needs no torch."""
+"""A schedule says which sample of which domain arrives when. It holds no images and does not need torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 IntArray = npt.NDArray[Any]
-"""A NumPy array of whole numbers of any width."""
+"""A NumPy array of integers of any width."""
 
 SCHEMA = "tta_bench.stream/1"
 
@@ -28,7 +28,7 @@ class Step(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """A maximal run of samples of one domain: arrivals ``start`` to ``stop - 1`` of the stream."""
+    """A maximal run of samples from one domain: arrivals ``start`` to ``stop - 1`` of the stream."""
 
     domain: str
     start: int
@@ -40,18 +40,18 @@ class Schedule:
     """The order of arrival of N samples in T steps, as three flat read-only arrays.
 
     Two schedules are equal if the same samples of the same domains arrive in the same batches; ``kind`` and
-    ``params`` tell how a schedule was made and are no part of its identity.
+    ``params`` record how a schedule was made and are not part of its identity.
 
     Args:
         kind: Name of the setting, such as ``"cdc"``.
-        params: Arguments the schedule was made with; must be expressible in JSON.
+        params: Arguments that the schedule was made with; must be JSON-serialisable.
         domains: Domain names in order of first arrival; the position of a name is its id.
         domain_ids: Domain of each arrival, int16 (N,).
         indices: Row of each arrival in its domain's data, int32 (N,).
         offsets: Step t holds the arrivals ``offsets[t]`` to ``offsets[t + 1] - 1``, int64 (T + 1,).
 
     Raises:
-        ValueError: If the arrays contradict each other or the names, or a step is empty.
+        ValueError: If the arrays are inconsistent with each other or with the names, or a step is empty.
 
     Example:
         >>> stream = Schedule("demo", {}, ("fog", "snow"), [0, 0, 0, 1], [2, 0, 1, 0], [0, 2, 3, 4])
@@ -70,7 +70,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         _check_arrays(self.domains, *map(np.asarray, (self.domain_ids, self.indices, self.offsets)))
-        # Little-endian copies: the same fingerprint on every machine, and the caller's arrays stay theirs.
+        # Little-endian copies: the fingerprint is the same on every machine, and the caller's arrays are not frozen.
         for name, dtype in (("domain_ids", "<i2"), ("indices", "<i4"), ("offsets", "<i8")):
             array = np.array(getattr(self, name), dtype=dtype)
             array.flags.writeable = False
@@ -140,12 +140,12 @@ class Schedule:
 
     @property
     def short(self) -> str:
-        """The first 12 digits of the fingerprint, for people."""
+        """The first 12 digits of the fingerprint, for display."""
         return self._digest[:12]
 
     @cached_property
     def _digest(self) -> str:
-        header = [list(self.domains), self.num_samples, len(self)]  # lengths: no two contents share the bytes
+        header = [list(self.domains), self.num_samples, len(self)]  # with the lengths, the encoding is unambiguous
         digest = hashlib.sha256(json.dumps(header).encode())
         for array in (self.domain_ids, self.indices, self.offsets):
             digest.update(array.tobytes())
@@ -171,7 +171,7 @@ class Schedule:
         """Read a file written by :meth:`save` and verify its fingerprint.
 
         Raises:
-            ValueError: If the file is no stream file, or its content is not what was saved.
+            ValueError: If the file is not a stream file, or its content has changed since it was saved.
         """
         content = _read_stream_file(path)
         try:
@@ -192,7 +192,7 @@ class Schedule:
 
 
 def repeated(schedule: Schedule, rounds: int) -> Schedule:
-    """The same schedule ``rounds`` times in a row: same batches, same order.
+    """Repeat a schedule ``rounds`` times: same batches, same order.
 
     Raises:
         ValueError: If ``rounds`` is below 1.
@@ -216,9 +216,9 @@ def _check_arrays(domains: tuple[str, ...], ids: IntArray, indices: IntArray, of
     if len(set(domains)) < len(domains):
         raise ValueError("a domain name occurs twice")
     if not (ids.ndim == indices.ndim == offsets.ndim == 1 and len(ids) == len(indices) > 0):
-        raise ValueError("domain_ids and indices must be flat, equally long and not empty")
+        raise ValueError("domain_ids and indices must be one-dimensional, of equal length and not empty")
     if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != len(ids):
-        raise ValueError("offsets must lead from 0 to the number of samples")
+        raise ValueError("offsets must start at 0 and end at the number of samples")
     if (np.diff(offsets) <= 0).any():
         raise ValueError("a step must hold at least one sample")
     used, first = np.unique(ids, return_index=True)
@@ -229,7 +229,7 @@ def _check_arrays(domains: tuple[str, ...], ids: IntArray, indices: IntArray, of
 
 
 def _plain(value: Any) -> Any:
-    """What JSON stores for a value that it does not know: NumPy's numbers and arrays."""
+    """Convert a value that JSON does not support: NumPy's scalars and arrays."""
     if isinstance(value, (np.generic, np.ndarray)):
         return value.tolist()
     raise TypeError(f"the parameter {value!r} cannot be stored in JSON")
@@ -248,7 +248,7 @@ def _run_lengths(values: IntArray) -> list[list[int]]:
 
 def _expand(runs: list[list[int]], most: int) -> IntArray:
     values, counts = np.array(runs, dtype=np.int64).T
-    if counts.sum() > most:  # before a wrong count fills the memory
+    if counts.sum() > most:  # a wrong count must not exhaust the memory
         raise ValueError(f"its runs are longer than its {most} samples")
     return np.repeat(values, counts)
 
@@ -257,7 +257,7 @@ def _read_stream_file(path: Path | str) -> dict[str, Any]:
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{path} is no stream file, or it is cut off: {error}") from error
+        raise ValueError(f"{path} is not a stream file, or it is truncated: {error}") from error
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-        raise ValueError(f"{path} is no stream file: the key 'schema' should say {SCHEMA!r}")
+        raise ValueError(f"{path} is not a stream file: its key 'schema' should be {SCHEMA!r}")
     return content

@@ -1,4 +1,4 @@
-"""Pictures of a schedule: which domain arrives when, for a file and for a terminal."""
+"""Plots of a schedule, in a file or in a terminal: which domain arrives when."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tta_bench.streams.schedule import IntArray, Schedule
 FloatArray = npt.NDArray[np.float64]
 
 MAX_COLUMNS = 2000
-"""Columns of a picture; of a stream with more steps, several share a column."""
+"""Largest number of columns in a plot; in longer streams several steps share a column."""
 
 PALETTE = (
     *("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd"),
@@ -40,18 +40,18 @@ def plot_timeline(
     title: str | None = None,
     labels: Mapping[str, npt.NDArray[Any]] | None = None,
 ) -> None:
-    """Draw the stream: above, the share of each domain in each batch; below, one lane per domain.
+    """Plot the stream: at the top the share of each domain in each batch, below it one lane per domain.
 
-    With labels, a third part shows how often each class arrives in each batch: labels that are correlated in time make
-    dark runs, labels drawn independently an even grey.
+    With labels, a third panel shows how often each class arrives in each batch: labels that are correlated in time
+    appear as dark runs, independent labels as an even grey.
 
-    A lane is coloured where its domain is present. Severities of one corruption share a lane, higher ones
-    darker. A domain has the same colour in the pictures of all streams over the same domains.
+    A lane is coloured where its domain is present. The severities of a corruption share a lane, higher ones being
+    darker. A domain has the same colour in the plots of all streams over the same domains.
 
     Args:
         schedule: The stream.
-        path: Picture to write; its ending decides the format.
-        title: Heading; by default kind, length and short fingerprint.
+        path: File to write; its extension decides the format.
+        title: Title; by default kind, length and short fingerprint.
         labels: Class of every sample of each domain.
     """
     from matplotlib.figure import Figure  # slow to import, and only a picture needs it
@@ -88,11 +88,11 @@ def plot_timeline(
 
 
 def class_shares(schedule: Schedule, labels: Mapping[str, npt.NDArray[Any]]) -> FloatArray:
-    """Share of each of K classes in each column of the picture, (K, columns); a column sums to 1.
+    """Share of each of K classes in each column of the plot, (K, columns); each column sums to 1.
 
     Args:
         schedule: The stream.
-        labels: Class of every sample of each domain, whole numbers from 0 on.
+        labels: Class of every sample of each domain, non-negative integers.
     """
     arrived = np.empty(schedule.num_samples, dtype=np.int64)
     for number, name in enumerate(schedule.domains):
@@ -107,12 +107,12 @@ def class_shares(schedule: Schedule, labels: Mapping[str, npt.NDArray[Any]]) -> 
 
 
 def timeline_text(schedule: Schedule, width: int = 80, *, coloured: bool = True) -> str:
-    """Two lines for a terminal: a letter for the domain that prevails in each column, and their key.
+    """Two lines for a terminal: a letter for the most frequent domain in each column, and the legend.
 
     Args:
         schedule: The stream.
-        width: Columns of the first line.
-        coloured: Add colours as rich's console markup; False gives plain text.
+        width: Width of the first line in characters.
+        coloured: Add colours as rich console markup; False gives plain text.
 
     Example:
         >>> stream = Schedule("demo", {}, ("fog", "snow"), [0, 0, 1, 0], [0, 1, 0, 2], [0, 1, 2, 3, 4])
@@ -129,7 +129,7 @@ def timeline_text(schedule: Schedule, width: int = 80, *, coloured: bool = True)
         return f"[black on #{red:02x}{green:02x}{blue:02x}]{letter}[/]" if coloured else letter
 
     prevailing = np.add.reduceat(_shares(schedule), _column_starts(len(schedule), width)).argmax(axis=1)
-    # The last to arrive of a lane stands for it: of a rising severity, the strongest colour.
+    # A lane is represented by its domain that arrives last, which for rising severities has the strongest colour.
     shown = [int(np.flatnonzero(look.lane_of == lane)[-1]) for lane in range(len(look.lanes))]
     names = [name.replace("[", "\\[") if coloured else name for name in look.lanes]
     key = "  ".join(f"{cell(domain)}={name}" for domain, name in zip(shown, names, strict=True))
@@ -147,14 +147,14 @@ def _look(domains: tuple[str, ...]) -> _Look:
 
 
 def _rank(lane: str) -> tuple[int, str]:
-    """Known corruptions in their usual order, others by name: colours do not depend on arrival."""
+    """Known corruptions in their usual order, others by name, so that colours do not depend on the order of arrival."""
     corruption = lane.partition("/")[0]
     known = corruption in STANDARD_ORDER
     return (STANDARD_ORDER.index(corruption) if known else len(STANDARD_ORDER), lane)
 
 
 def _shade(families: list[str], domains: tuple[str, ...], index: int, rank: int) -> list[float]:
-    """The colour of a domain: its family's, paler for lower severities."""
+    """The colour of a domain: that of its family, paler for lower severities."""
     members = sorted(d for d, family in zip(domains, families, strict=True) if family == families[index])
     strength = (members.index(domains[index]) + 1) / len(members)
     code = PALETTE[rank % len(PALETTE)]
@@ -162,7 +162,7 @@ def _shade(families: list[str], domains: tuple[str, ...], index: int, rank: int)
 
 
 def _shares(schedule: Schedule) -> FloatArray:
-    """Share of each domain in each step, (T, D), rows summing to 1."""
+    """Share of each domain in each step, (T, D); rows sum to 1."""
     sizes, domains = np.diff(schedule.offsets), len(schedule.domains)
     cell = np.repeat(np.arange(len(sizes)) * domains, sizes) + schedule.domain_ids
     counts = np.bincount(cell, minlength=len(sizes) * domains).reshape(-1, domains)
@@ -171,12 +171,12 @@ def _shares(schedule: Schedule) -> FloatArray:
 
 
 def _column_starts(steps: int, columns: int) -> IntArray:
-    """First step of each column; with more columns than steps, a step has several columns."""
+    """First step of each column; if there are more columns than steps, a step spans several columns."""
     return np.arange(columns) * steps // columns
 
 
 def _stacked(shares: FloatArray, look: _Look) -> FloatArray:
-    """Picture (100, columns, 3) with the mean shares of each column stacked."""
+    """Image (100, columns, 3) with the mean shares of each column stacked."""
     sums = np.add.reduceat(shares, _column_starts(len(shares), min(len(shares), MAX_COLUMNS)))
     tops = np.cumsum(sums, axis=1) / sums.sum(axis=1, keepdims=True)  # (columns, D)
     heights = (np.arange(100) + 0.5) / 100
@@ -186,13 +186,13 @@ def _stacked(shares: FloatArray, look: _Look) -> FloatArray:
 
 
 def _present(shares: FloatArray, look: _Look) -> FloatArray:
-    """Picture (L, columns, 4): the colour of a lane's domains, opaque where the lane has a whole batch."""
+    """Image (L, columns, 4): the colour of a lane's domains, opaque where the lane has a whole batch."""
     starts = _column_starts(len(shares), min(len(shares), MAX_COLUMNS))
     member = (look.lane_of[:, None] == np.arange(len(look.lanes))).astype(float)  # (D, L)
     sums = np.add.reduceat(shares, starts)
     weights = sums[:, :, None] * member  # (columns, D, L)
     total = np.maximum(weights.sum(axis=1).T[..., None], 1e-12)  # (L, columns, 1)
     colours = np.einsum("cdl,dk->lck", weights, look.colours) / total
-    # The largest share in a column, so that a visit of one batch is seen; its root, so that a small share is.
+    # The largest share in a column, so that a visit of one batch is visible; its root, so that a small share is.
     opacity = np.sqrt(np.maximum.reduceat(shares @ member, starts).T[..., None])
     return np.concatenate([colours, opacity], axis=2).clip(0, 1)

@@ -298,7 +298,7 @@ class TestInterrupts:
             with pytest.raises(KeyboardInterrupt):
                 os.kill(os.getpid(), signal.SIGINT)
         assert signal.getsignal(signal.SIGTERM) == before
-        with pytest.raises(Interrupted, match="interrupted at batch 3: run the same command") as error:
+        with pytest.raises(Interrupted, match="interrupted at batch 3: run the same command again") as error:
             interrupts.obey(3)
         assert error.value.code == 143
 

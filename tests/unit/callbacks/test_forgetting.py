@@ -112,7 +112,7 @@ def test_a_run_has_the_same_numbers_with_and_without(tmp_path):
 
 
 def test_too_many_images_are_refused_before_the_stream():
-    with pytest.raises(ValueError, match=r"^forgetting=30: shapes_c has 20 images of the source domain$"):
+    with pytest.raises(ValueError, match=r"^forgetting=30: shapes_c has only 20 source images$"):
         Run(compose_run([*WORDS, "dataset.num_source_images=20", "forgetting=30"]))
 
 

@@ -141,7 +141,7 @@ def test_copies_and_pickles_are_equal():
         ({"domains": ("fog",)}, "exactly the domain ids that occur"),
         ({"domain_ids": [1, 0, 0, 1, 0]}, "in order of first arrival"),
         ({"domain_ids": [0, 0, 0, -1, 0]}, "exactly the domain ids that occur"),
-        ({"domain_ids": [0, 1]}, "equally long"),
+        ({"domain_ids": [0, 1]}, "of equal length"),
         ({"domain_ids": [], "indices": [], "offsets": [0]}, "not empty"),
         ({"indices": [2, 0, 1, 0, -1]}, "row number"),
         ({"indices": [2, 0, 1, 0, 2**31]}, "row number"),
@@ -252,7 +252,7 @@ def test_a_foreign_file_is_refused(tmp_path, text):
     path = tmp_path / "stream.json"
     path.write_text(text, encoding="latin-1")
 
-    with pytest.raises(ValueError, match=r"stream\.json is no stream file"):
+    with pytest.raises(ValueError, match=r"stream\.json is not a stream file"):
         Schedule.load(path)
 
 
@@ -515,21 +515,21 @@ def test_repeating_less_than_once_is_refused():
         ),
         ("csc", {"sizes": {"fog": 3}}, "contradict the labels"),
         ("csc", {"labels": None, "sizes": {"fog": 0}}, "the size of 'fog' must be at least 1, not 0"),
-        ("csc", {"labels": None, "sizes": {"fog": 2.5}}, "the size of 'fog' must be a whole number, not 2.5"),
+        ("csc", {"labels": None, "sizes": {"fog": 2.5}}, "the size of 'fog' must be an integer, not 2.5"),
         ("csc", {"batch_size": 0}, "batch_size must be at least 1, not 0"),
         ("ptta", {"batch_size": 0}, "batch_size must be at least 1, not 0"),
         ("csc", {"seed": -1}, "seed must be at least 0, not -1"),
         ("cdc", {"seed": -1, "rng": "legacy"}, "seed must be at least 0, not -1"),
-        ("csc", {"rounds": 1.5}, "rounds must be a whole number, not 1.5"),
+        ("csc", {"rounds": 1.5}, "rounds must be an integer, not 1.5"),
         ("csc", {"rounds": 0}, "rounds must be at least 1, not 0"),
-        ("cdc", {"delta": 0}, "delta must be a finite number above 0, not 0"),
-        ("cdc", {"delta": float("nan")}, "delta must be a finite number above 0, not nan"),
-        ("cdc", {"delta": float("inf")}, "delta must be a finite number above 0, not inf"),
-        ("cdc", {"delta": "1"}, "delta must be a finite number above 0, not '1'"),
+        ("cdc", {"delta": 0}, "delta must be a positive finite number, not 0"),
+        ("cdc", {"delta": float("nan")}, "delta must be a positive finite number, not nan"),
+        ("cdc", {"delta": float("inf")}, "delta must be a positive finite number, not inf"),
+        ("cdc", {"delta": "1"}, "delta must be a positive finite number, not '1'"),
         (
             "cdc",
             {"delta": 1e-300, "rng": "legacy"},
-            "NumPy cannot draw from so extreme a Dirichlet distribution",
+            "NumPy cannot sample such an extreme Dirichlet distribution",
         ),
         ("cdc", {"slots": 0}, "slots must be at least 1, not 0"),
         ("cdc", {"rng": "global"}, "rng must be 'scoped' or 'legacy', not 'global'"),
@@ -540,20 +540,20 @@ def test_repeating_less_than_once_is_refused():
             "must be 'uniform', 'R1' to 'R10', or positive numbers, not 'R11'",
         ),
         ("cdc_2d", {"probabilities": [1, 2]}, "2 probabilities were given for 3 domains"),
-        ("cdc_2d", {"probabilities": [1, 0, 1]}, "the probability of 'snow' must be a finite number above 0"),
+        ("cdc_2d", {"probabilities": [1, 0, 1]}, "the probability of 'snow' must be a positive finite number"),
         ("cdc_2d", {"probabilities": {"fog": 1}}, "must name exactly the domains fog, snow, frost"),
-        ("cdc_2d", {"probabilities": "R1", "rng": "legacy"}, "knows uniform probabilities only"),
-        ("ptta", {"concentration": -1}, "concentration must be a finite number above 0, not -1"),
+        ("cdc_2d", {"probabilities": "R1", "rng": "legacy"}, "supports only uniform probabilities"),
+        ("ptta", {"concentration": -1}, "concentration must be a positive finite number, not -1"),
         ("ptta", {"slots": 0}, "slots must be at least 1, not 0"),
         ("gradual", {"severities": []}, "severities is empty"),
         ("gradual", {"severities": [0]}, "a severity must be at least 1, not 0"),
         ("blurred", {"width": -1}, "width must be at least 0, not -1"),
-        ("csc", {"order": "cotta_10"}, "unknown order 'cotta_10': choose standard, cotta_0"),
-        ("csc", {"order": ["fog", "snow"]}, r"without data none, not in the order \['frost'\]"),
+        ("csc", {"order": "cotta_10"}, "unknown order 'cotta_10': choose from standard, cotta_0"),
+        ("csc", {"order": ["fog", "snow"]}, r"no data for none, missing from the order \['frost'\]"),
         (
             "csc",
             {"order": ["fog", "snow", "frost", "rain"]},
-            r"without data \['rain'\], not in the order none",
+            r"no data for \['rain'\], missing from the order none",
         ),
         ("csc", {"order": ["fog", "snow", "frost", "fog"]}, "names a domain twice"),
     ],
