@@ -146,8 +146,8 @@ def test_copies_and_pickles_are_equal():
         ({"indices": [2, 0, 1, 0, -1]}, "row number"),
         ({"indices": [2, 0, 1, 0, 2**31]}, "row number"),
         ({"offsets": [0, 2, 2, 4, 5]}, "at least one sample"),
-        ({"offsets": [0, 2, 4]}, "from 0 to the number of samples"),
-        ({"offsets": [1, 5]}, "from 0 to the number of samples"),
+        ({"offsets": [0, 2, 4]}, "start at 0 and end at the number of samples"),
+        ({"offsets": [1, 5]}, "start at 0 and end at the number of samples"),
     ],
 )
 def test_contradictory_arrays_are_refused(changed, message):
@@ -502,16 +502,16 @@ def test_repeating_less_than_once_is_refused():
         ("cdc", {"labels": None, "sizes": None}, "the stream 'cdc' needs sizes"),
         ("cdc", {"labels": None, "sizes": {}}, "sizes is empty"),
         ("ptta", {"labels": {}, "sizes": None}, "labels is empty"),
-        ("ptta", {"labels": {"fog": []}, "sizes": None}, "labels of 'fog' must be a flat, non-empty array"),
+        ("ptta", {"labels": {"fog": []}, "sizes": None}, "labels of 'fog' must be a non-empty one-dimensional array"),
         (
             "ptta",
             {"labels": {"fog": [0.5]}, "sizes": None},
-            "labels of 'fog' must be a flat, non-empty array",
+            "labels of 'fog' must be a non-empty one-dimensional array",
         ),
         (
             "ptta",
             {"labels": {"fog": [[1]]}, "sizes": None},
-            "labels of 'fog' must be a flat, non-empty array",
+            "labels of 'fog' must be a non-empty one-dimensional array",
         ),
         ("csc", {"sizes": {"fog": 3}}, "contradict the labels"),
         ("csc", {"labels": None, "sizes": {"fog": 0}}, "the size of 'fog' must be at least 1, not 0"),
