@@ -53,7 +53,7 @@ def method_table() -> Table:
     """All methods and their configurations, for the terminal."""
     table = Table(*(c for c in COLUMNS if c not in ("trainable", "added")))
     for name, cls in METHODS.items():
-        facts = _facts(name, cls)
+        facts = method_facts(name, cls)
         table.add_row(*facts[:5], facts.pixels, facts.provenance)
     table.add_section()
     for name, of in _variants():
@@ -65,7 +65,7 @@ def methods_markdown() -> str:
     """The whole of docs/methods.md. Builds every method on a ViT-B/16, which takes about a minute."""
     lines = [INTRODUCTION, f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
     for name, cls in METHODS.items():
-        facts = _facts(name, cls, _build(cls))
+        facts = method_facts(name, cls, _build(cls))
         facts = facts._replace(source=f"**{facts.source}**" if cls.source_need is SourceNeed.LABELED else facts.source)
         lines.append(f"| `{facts.name}` | {' | '.join(facts[1:])} |")
     lines += ["", "Configurations: " + ", ".join(f"`{name}` (of `{of}`)" for name, of in _variants()) + ".", ""]
@@ -74,7 +74,14 @@ def methods_markdown() -> str:
     return "\n".join(lines).replace("``", "`").rstrip() + "\n"
 
 
-def _facts(name: str, cls: type[TTAMethod], built: TTAMethod | None = None) -> Facts:
+def method_facts(name: str, cls: type[TTAMethod], built: TTAMethod | None = None) -> Facts:
+    """What a method's class says about it.
+
+    Args:
+        name: Name of the method.
+        cls: Its class.
+        built: The method on a configured network, for the sizes; without it they stay empty.
+    """
     sections = _sections(cls)
     cost = re.split(r"(?<=\.)\s", " ".join(sections.get("Cost", "").split()))[0].rstrip(".")
     sizes = (f"{built.trainable_parameters():,}", f"{built.extra_parameters():,}") if built else ("", "")

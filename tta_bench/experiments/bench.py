@@ -120,12 +120,19 @@ def bench(words: Words, console: Console) -> list[dict[str, Any]]:
     if told := tables_apart(jobs):
         console.print(told, style="yellow", highlight=False, markup=False, soft_wrap=True)
     results = run_jobs(jobs, console)
-    results = [_with_source_error(result, results) for result in results]
+    results = [with_source_error(result, results) for result in results]
     compare_bench(results, jobs[0].config.logger.get("wandb"), console)
     return results
 
 
-def _with_source_error(result: dict[str, Any], results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def with_source_error(result: dict[str, Any], results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The result with the score of the unadapted source model on the same stream, also in its file.
+
+    Args:
+        result: The result of a run.
+        results: Results of the whole bench; a finished run of ``source`` with the same stream, weights, data and
+            preprocessing is the reference. Without one the result is returned as it is.
+    """
     same = ("stream_sha256", "weights_sha256", "data", "preprocess")
     for source in results:
         usable = source["method"] == "source" and source["status"] == "done" and "folder" in result

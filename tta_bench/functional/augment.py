@@ -70,9 +70,22 @@ def random_view(images: Tensor, kind: str, rng: torch.Generator, *, in_place: bo
     return VIEWS[kind](images, rng, in_place=in_place)
 
 
-def _transform(
+def transformed_view(
     images: Tensor, rng: torch.Generator, ranges: Ranges, border: str, blur_and_noise: bool, in_place: bool = False
 ) -> Tensor:
+    """The steps that the random views share; see ``random_view``.
+
+    Args:
+        images: Batch (B, 3, H, W) of floats; clamped to [0, 1] first.
+        rng: Generator on the CPU.
+        ranges: What to draw from.
+        border: Padding mode for what a warp uncovers, ``edge`` or ``reflect``.
+        blur_and_noise: Blur the view and add noise of standard deviation ``NOISE``.
+        in_place: Leave every pixel where it is.
+
+    Returns:
+        Batch (B, 3, H, W) in [0, 1].
+    """
     height, width = images.shape[-2:]
 
     def uniform(low: float, high: float) -> float:
@@ -109,9 +122,9 @@ def _transform(
 
 View = Literal["cotta", "soft", "roid", "flip", "identity"]
 VIEWS: dict[str, Callable[..., Tensor]] = {
-    "cotta": partial(_transform, ranges=Ranges(), border="edge", blur_and_noise=True),
-    "soft": partial(_transform, ranges=SOFT, border="edge", blur_and_noise=True),
-    "roid": partial(_transform, ranges=Ranges(), border="reflect", blur_and_noise=False),
+    "cotta": partial(transformed_view, ranges=Ranges(), border="edge", blur_and_noise=True),
+    "soft": partial(transformed_view, ranges=SOFT, border="edge", blur_and_noise=True),
+    "roid": partial(transformed_view, ranges=Ranges(), border="reflect", blur_and_noise=False),
     "flip": lambda images, rng, in_place: images if in_place else images.flip(-1),
     "identity": lambda images, rng, in_place: images,
 }

@@ -38,7 +38,7 @@ def augmix_views(image: Tensor, count: int, rng: torch.Generator) -> Tensor:
     Source: AugMix (Hendrycks et al., ICLR 2020), Alg. 1; strengths and crops of MEMO (Zhang et al., NeurIPS 2022),
     repository zhangmarvin/memo. Where that fills what a warp uncovers with dark red, this fills it with grey.
     """
-    crops = _random_crops(image.expand(count, -1, -1, -1), rng)
+    crops = random_crops(image.expand(count, -1, -1, -1), rng)
     chains = crops.repeat_interleave(CHAINS, dim=0)
     lengths = torch.randint(1, LONGEST + 1, (len(chains),), generator=rng)
     for step in range(LONGEST):
@@ -63,8 +63,16 @@ def _signs(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
     return 2.0 * torch.randint(2, shape, generator=rng) - 1
 
 
-def _random_crops(images: Tensor, rng: torch.Generator) -> Tensor:
-    """A random part of each image at full size, half of them mirrored."""
+def random_crops(images: Tensor, rng: torch.Generator) -> Tensor:
+    """A random part of each image at full size, half of them mirrored.
+
+    Args:
+        images: Batch (N, C, H, W) of floats in [0, 1].
+        rng: Generator on the CPU.
+
+    Returns:
+        Crops (N, C, H, W): each shows ``AREA`` of its image, at an aspect ratio within ``LOG_ASPECT``.
+    """
     count, ratio = len(images), images.shape[-1] / images.shape[-2]
     area = _uniform(*AREA, (count, TRIES), rng)
     aspect = _uniform(*LOG_ASPECT, (count, TRIES), rng).exp() / ratio

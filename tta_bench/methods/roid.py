@@ -111,8 +111,8 @@ class ROID(TTAMethod):
     def _weigh(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Weights (B,) and which images (B,) are at least as diverse as the mean; updates the running mean."""
         p = at_least_float32(logits).softmax(dim=1)
-        diversity = _unit_range(1 - cosine_similarity(self.mean_probabilities, p, dim=1))
-        certainty = _unit_range(-softmax_entropy(logits))
+        diversity = unit_range(1 - cosine_similarity(self.mean_probabilities, p, dim=1))
+        certainty = unit_range(-softmax_entropy(logits))
         kept = self.hparams.probability_momentum
         self.mean_probabilities = kept * self.mean_probabilities + (1 - kept) * p.mean(dim=0)
         return (diversity * certainty / self.hparams.temperature).exp(), diversity >= diversity.mean()
@@ -140,7 +140,7 @@ class ROID(TTAMethod):
         return {"selected": float(self._selected)}
 
 
-def _unit_range(x: Tensor) -> Tensor:
+def unit_range(x: Tensor) -> Tensor:
     """Map the smallest value to 0 and the largest to 1; equal values all to 0."""
     low, high = x.aminmax()
     return (x - low) / (high - low).clamp(min=torch.finfo(x.dtype).tiny)

@@ -27,7 +27,7 @@ from tta_bench.suggestions import did_you_mean
 ATTEMPTS = 5  # in a row without a byte gained, before giving up
 PAUSE = 2.0  # seconds before the second attempt; doubled before each further one
 TIMEOUT = 60.0  # seconds without an answer
-_CHUNK = 1 << 20
+CHUNK = 1 << 20
 _PASSING = (408, 425, 429, 500, 502, 503, 504)  # HTTP answers that may be others in a while
 _ZENODO = "https://zenodo.org/records/{}/files/{}?download=1"
 _CIFAR = "https://www.cs.toronto.edu/~kriz/{}"
@@ -192,7 +192,7 @@ def _receive(archive: Archive, part: Path, report: Callable[[int], Any]) -> None
         position = start
         with part.open("r+b" if start else "wb") as file:
             file.seek(start)
-            while chunk := response.read(_CHUNK):
+            while chunk := response.read(CHUNK):
                 if position == 0 and chunk.lstrip()[:9].lower().startswith((b"<!doctype", b"<html")):
                     raise ValueError(_web_page(archive))
                 position += file.write(chunk)
@@ -227,7 +227,7 @@ def md5_of(path: Path, report: Callable[[int], Any] = lambda position: None) -> 
     """Checksum of a file; ``report`` is told how many bytes were read."""
     digest, position = hashlib.md5(usedforsecurity=False), 0
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
+        while chunk := file.read(CHUNK):
             digest.update(chunk)
             position += len(chunk)
             report(position)

@@ -21,7 +21,7 @@ def differences(groups: Sequence[Group]) -> list[tuple[str, list[str]]]:
     keys = dict.fromkeys(key for protocol in protocols for key in protocol)
     found = []
     for key in keys:
-        values = [shorten(_plain(protocol[key]), 44) if key in protocol else "" for protocol in protocols]
+        values = [shorten(value_text(protocol[key]), 44) if key in protocol else "" for protocol in protocols]
         if len({repr(protocol.get(key)) for protocol in protocols}) > 1:
             found.append((key, values))
     return found
@@ -40,11 +40,11 @@ def protocol_card(group: Group) -> list[tuple[str, list[str]]]:
         ("Data set", [str(name), *_pairs(data)]),
         ("Domains", [f"{len(domains)}: {', '.join(domains)}"]),
         ("Setting", [str(setting), *_pairs(parameters)]),
-        ("Batch size", [_plain(batch_size)]),
+        ("Batch size", [value_text(batch_size)]),
         ("Streams", [f"{stream}: {hashes[stream]}" for stream in group.streams]),
         ("Model", [str(model), f"weights {str(rest['weights_sha256'])[:12]}"]),
         ("Preprocessing", _pairs(rest["preprocess"])),
-        ("Precision", [_plain(rest["trainer.precision"])]),
+        ("Precision", [value_text(rest["trainer.precision"])]),
         ("Devices", _distinct(runs, "device")),
         ("Versions", _versions(runs)),
         ("Tuned values", _tuned(runs)),
@@ -57,13 +57,14 @@ def _rest(group: Group) -> dict[str, Any]:
 
 
 def _pairs(values: dict[str, Any]) -> list[str]:
-    return [f"{key.replace('_', ' ')} {_plain(value)}" for key, value in values.items()]
+    return [f"{key.replace('_', ' ')} {value_text(value)}" for key, value in values.items()]
 
 
-def _plain(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """A value of a configuration in plain words; long lists are cut to their ends and their length."""
     if isinstance(value, list | tuple):
-        shown = [*value[:3], "...", f"{_plain(value[-1])} ({len(value)} in all)"] if len(value) > _LONG else value
-        return ", ".join(map(_plain, shown))
+        shown = [*value[:3], "...", f"{value_text(value[-1])} ({len(value)} in all)"] if len(value) > _LONG else value
+        return ", ".join(map(value_text, shown))
     if isinstance(value, dict):
         return ", ".join(_pairs(value))
     return f"{value:g}" if isinstance(value, float) else "none" if value is None else str(value)

@@ -56,20 +56,20 @@ def plot_timeline(
     """
     from matplotlib.figure import Figure  # slow to import, and only a picture needs it
 
-    look, shares, steps = _look(schedule.domains), _shares(schedule), len(schedule)
-    lanes = len(look.lanes)
+    names, steps = _look(schedule.domains).lanes, len(schedule)
+    lanes = len(names)
     classes = [] if labels is None else [1.6]
     figure = Figure(figsize=(11, 1.7 + 0.24 * lanes + sum(classes)), dpi=150, layout="constrained")
     top, bottom, *rest = figure.subplots(
         2 + len(classes), 1, sharex=True, height_ratios=(1, 0.3 * lanes + 0.4, *classes)
     )
-    top.imshow(_stacked(shares, look), aspect="auto", interpolation="nearest", extent=(0, steps, 0, 1))
+    top.imshow(share_picture(schedule), aspect="auto", interpolation="nearest", extent=(0, steps, 0, 1))
     top.set(yticks=[], ylabel="share")
     heading = f"{schedule.kind}: {steps} batches, {schedule.num_samples} samples, {schedule.short}"
     top.set_title(title or heading, fontsize=10, loc="left")
-    bottom.imshow(_present(shares, look), aspect="auto", interpolation="nearest", extent=(0, steps, lanes, 0))
+    bottom.imshow(lane_picture(schedule), aspect="auto", interpolation="nearest", extent=(0, steps, lanes, 0))
     bottom.hlines(range(1, lanes), 0, steps, color="#dddddd", linewidth=0.5)
-    bottom.set(yticks=np.arange(lanes) + 0.5, yticklabels=look.lanes, xlabel="batch")
+    bottom.set(yticks=np.arange(lanes) + 0.5, yticklabels=names, xlabel="batch")
     bottom.tick_params(axis="y", length=0, labelsize=8)
     for axes in rest:
         bottom.set(xlabel="")
@@ -85,6 +85,34 @@ def plot_timeline(
         )
         axes.set(yticks=[], ylabel="class", xlabel="batch")
     figure.savefig(path)
+
+
+def share_picture(schedule: Schedule) -> FloatArray:
+    """Image (100, columns, 3) of red, green and blue in [0, 1] with the mean shares of each column stacked."""
+    look, shares = _look(schedule.domains), _shares(schedule)
+    sums = np.add.reduceat(shares, _column_starts(len(shares), min(len(shares), MAX_COLUMNS)))
+    tops = np.cumsum(sums, axis=1) / sums.sum(axis=1, keepdims=True)  # (columns, D)
+    heights = (np.arange(100) + 0.5) / 100
+    domain = (tops[None] < heights[:, None, None]).sum(axis=2)
+    picture: FloatArray = look.colours[np.minimum(domain, len(look.colours) - 1)]
+    return picture
+
+
+def lane_picture(schedule: Schedule) -> FloatArray:
+    """Image (L, columns, 4): the colour of a lane's domains, opaque where the lane has a whole batch.
+
+    A lane holds all severities of one corruption; lanes are in the order of their first arrival.
+    """
+    look, shares = _look(schedule.domains), _shares(schedule)
+    starts = _column_starts(len(shares), min(len(shares), MAX_COLUMNS))
+    member = (look.lane_of[:, None] == np.arange(len(look.lanes))).astype(float)  # (D, L)
+    sums = np.add.reduceat(shares, starts)
+    weights = sums[:, :, None] * member  # (columns, D, L)
+    total = np.maximum(weights.sum(axis=1).T[..., None], 1e-12)  # (L, columns, 1)
+    colours = np.einsum("cdl,dk->lck", weights, look.colours) / total
+    # The largest share in a column, so that a visit of one batch is visible; its root, so that a small share is.
+    opacity = np.sqrt(np.maximum.reduceat(shares @ member, starts).T[..., None])
+    return np.concatenate([colours, opacity], axis=2).clip(0, 1)
 
 
 def class_shares(schedule: Schedule, labels: Mapping[str, npt.NDArray[Any]]) -> FloatArray:
@@ -173,26 +201,3 @@ def _shares(schedule: Schedule) -> FloatArray:
 def _column_starts(steps: int, columns: int) -> IntArray:
     """First step of each column; if there are more columns than steps, a step spans several columns."""
     return np.arange(columns) * steps // columns
-
-
-def _stacked(shares: FloatArray, look: _Look) -> FloatArray:
-    """Image (100, columns, 3) with the mean shares of each column stacked."""
-    sums = np.add.reduceat(shares, _column_starts(len(shares), min(len(shares), MAX_COLUMNS)))
-    tops = np.cumsum(sums, axis=1) / sums.sum(axis=1, keepdims=True)  # (columns, D)
-    heights = (np.arange(100) + 0.5) / 100
-    domain = (tops[None] < heights[:, None, None]).sum(axis=2)
-    picture: FloatArray = look.colours[np.minimum(domain, len(look.colours) - 1)]
-    return picture
-
-
-def _present(shares: FloatArray, look: _Look) -> FloatArray:
-    """Image (L, columns, 4): the colour of a lane's domains, opaque where the lane has a whole batch."""
-    starts = _column_starts(len(shares), min(len(shares), MAX_COLUMNS))
-    member = (look.lane_of[:, None] == np.arange(len(look.lanes))).astype(float)  # (D, L)
-    sums = np.add.reduceat(shares, starts)
-    weights = sums[:, :, None] * member  # (columns, D, L)
-    total = np.maximum(weights.sum(axis=1).T[..., None], 1e-12)  # (L, columns, 1)
-    colours = np.einsum("cdl,dk->lck", weights, look.colours) / total
-    # The largest share in a column, so that a visit of one batch is visible; its root, so that a small share is.
-    opacity = np.sqrt(np.maximum.reduceat(shares @ member, starts).T[..., None])
-    return np.concatenate([colours, opacity], axis=2).clip(0, 1)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tta_bench.cli.method_table import _facts, method_table, methods_markdown
+from tta_bench.cli.method_table import method_facts, method_table, methods_markdown
 from tta_bench.methods import METHODS
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "methods.md"
@@ -31,7 +31,7 @@ def test_known_sizes(document):
 
 @pytest.mark.parametrize("name", list(METHODS))
 def test_every_method_says_all_that_the_table_shows(name):
-    facts = _facts(name, METHODS[name])
+    facts = method_facts(name, METHODS[name])
     assert facts.passes, "the docstring needs a section Cost"
     assert facts.paper or name == "source"
     assert facts.provenance

@@ -22,10 +22,10 @@ from tta_bench.datasets.corruptions import (
     load_frost_textures,
     name_frost_textures,
 )
-from tta_bench.datasets.corruptions.blur import _scatter, clipped_zoom, gaussian, streak
-from tta_bench.datasets.corruptions.digital import _smooth, contrast, saturate
+from tta_bench.datasets.corruptions.blur import clipped_zoom, gaussian, scatter, streak
+from tta_bench.datasets.corruptions.digital import contrast, saturate, smooth_field
 from tta_bench.datasets.corruptions.noise import impulse_noise, shot_noise
-from tta_bench.datasets.corruptions.weather import _plasma, brightness, fog, frost
+from tta_bench.datasets.corruptions.weather import brightness, fog, frost, plasma
 
 DETERMINISTIC = {"defocus_blur", "zoom_blur", "gaussian_blur", "brightness", "contrast", "saturate"}
 DETERMINISTIC |= {"pixelate", "jpeg_compression"}
@@ -172,7 +172,7 @@ def test_glass_blur_copies_pixels_as_the_published_loop_over_views_does(reach):
                 dx, dy = loop_rng.randint(-reach, reach, size=(2,))
                 here, there = looped[h, w], looped[h + dy, w + dx]
                 looped[h, w], looped[h + dy, w + dx] = there, here
-        gathered = gathered.reshape(-1, 3)[_scatter(21, 30, reach, rng)].reshape(image.shape)
+        gathered = gathered.reshape(-1, 3)[scatter(21, 30, reach, rng)].reshape(image.shape)
     np.testing.assert_array_equal(gathered, looped)
     assert (gathered != image).any()
 
@@ -215,7 +215,7 @@ def test_gaussian_of_a_point_is_the_formula_cut_at_4_sigmas(sigma):
 def test_elastic_smoothing_is_scipys_with_mirrored_edges_even_far_beyond_the_image(sigma):
     field = any_rng().uniform(-1, 1, (12, 19))
     expected = gaussian_filter(field, sigma, mode="reflect", truncate=3)
-    np.testing.assert_allclose(_smooth(field, sigma), expected, atol=1e-12)
+    np.testing.assert_allclose(smooth_field(field, sigma), expected, atol=1e-12)
 
 
 def test_elastic_length_is_the_published_one_at_the_size_of_each_family():
@@ -255,8 +255,8 @@ def test_shot_noise_quantises_light():
 
 
 def test_fog_is_a_cloud_of_full_range_cut_from_the_next_power_of_two_and_keeps_black_black():
-    assert [_plasma(side, 2.0, any_rng()).shape[0] for side in (1, 32, 33, 224)] == [2, 32, 64, 256]
-    cloud = _plasma(64, 2.0, any_rng())
+    assert [plasma(side, 2.0, any_rng()).shape[0] for side in (1, 32, 33, 224)] == [2, 32, 64, 256]
+    cloud = plasma(64, 2.0, any_rng())
     assert (cloud.min(), cloud.max()) == (0.0, 1.0)
     assert fog(np.zeros((20, 9, 3), np.uint8), any_rng(), 2.0, 2.0).max() == 0
 

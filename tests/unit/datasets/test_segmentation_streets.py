@@ -9,7 +9,7 @@ import pytest
 
 from tta_bench.datasets.procedural.street_scenes import CLASSES, IGNORE, SPLITS, render_scene
 from tta_bench.datasets.procedural.street_weather import WEATHER
-from tta_bench.datasets.segmentation.streets_c import StreetScenes, _scene, streets_c
+from tta_bench.datasets.segmentation.streets_c import StreetScenes, cached_scene, streets_c
 
 ROAD, SIDEWALK, BUILDING, POLE, VEGETATION, SKY, PERSON, CAR = range(8)
 
@@ -43,7 +43,7 @@ def test_images_are_the_same_as_ever(split, weather, index):
 def test_an_image_does_not_depend_on_what_was_drawn_before():
     data = streets_c(num_images=3)
     first, labels = data.load("rain", 1), data.label_map("rain", 1)
-    _scene.cache_clear()
+    cached_scene.cache_clear()
     again = streets_c(num_images=3)
     again.load("day", 2)
     np.testing.assert_array_equal(again.load("rain", 1), first)

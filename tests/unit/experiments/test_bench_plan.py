@@ -8,7 +8,7 @@ import pytest
 
 from tta_bench.config.compose import compose_run
 from tta_bench.config.words import ConfigError, read_words
-from tta_bench.experiments.bench import DEFAULT_METHODS, NOT_IN_ALL, _with_source_error, make_plan
+from tta_bench.experiments.bench import DEFAULT_METHODS, NOT_IN_ALL, make_plan, with_source_error
 from tta_bench.methods import METHODS
 
 
@@ -95,7 +95,7 @@ def test_only_a_finished_source_on_the_same_stream_is_the_reference(tmp_path, so
     same = {"stream_sha256": "s", "weights_sha256": "w", "data": {}, "preprocess": {}, "status": "done"}
     result = {**same, "method": "dpcore", "mean_error": 30.0, "source_mean_error": None, "folder": str(tmp_path)}
     other = {**same, "method": "source", "mean_error": 40.0, **source}
-    assert _with_source_error(result, [other, result])["source_mean_error"] == expected
+    assert with_source_error(result, [other, result])["source_mean_error"] == expected
     if expected:
         assert json.loads((tmp_path / "result.json").read_text())["source_mean_error"] == expected
 

@@ -34,7 +34,7 @@ class Learning(Source):
 
 @pytest.fixture
 def backbone(monkeypatch) -> Backbone:
-    monkeypatch.setattr("tta_bench.models.backbones.linear_head._ANY_SIZE", 4)
+    monkeypatch.setattr("tta_bench.models.backbones.linear_head.ANY_SIZE", 4)
     network = nn.Sequential(nn.Flatten(), nn.Linear(48, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES))
     return LinearHeadBackbone(network, (0.0,) * 3, (1.0,) * 3)
 

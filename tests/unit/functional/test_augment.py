@@ -26,13 +26,13 @@ def pixels(count=2, height=12, width=10, seed=3):
 
 def transform(images, border="edge", seed=0, blur_and_noise=False, **changed):
     """The random transform with everything neutral but ``changed``, and never flipped."""
-    view = augment._transform(images, rng(seed), NEUTRAL._replace(**changed), border, blur_and_noise)
+    view = augment.transformed_view(images, rng(seed), NEUTRAL._replace(**changed), border, blur_and_noise)
     return unflipped(view, seed, blur_and_noise)
 
 
 def unflipped(view, seed, blur_and_noise):
     generator = rng(seed)
-    neutral = augment._transform(pixels(1), generator, NEUTRAL, "edge", blur_and_noise)
+    neutral = augment.transformed_view(pixels(1), generator, NEUTRAL, "edge", blur_and_noise)
     return view if (neutral - pixels(1)).abs().mean() < 0.05 else view.flip(-1)
 
 
@@ -54,14 +54,14 @@ def test_flip_mirrors_left_to_right_and_identity_does_nothing():
 @pytest.mark.parametrize("seed", range(4))
 def test_neutral_draws_leave_the_image_or_its_mirror_image(seed):
     images = pixels()
-    view = augment._transform(images, rng(seed), NEUTRAL, "edge", False)
+    view = augment.transformed_view(images, rng(seed), NEUTRAL, "edge", False)
     flipped = (view - images).abs().max() > 0.1
     close(view, images.flip(-1) if flipped else images)
 
 
 def test_half_of_the_views_are_mirrored():
     images, generator = pixels(1), rng()
-    views = [augment._transform(images, generator, NEUTRAL, "edge", False) for _ in range(200)]
+    views = [augment.transformed_view(images, generator, NEUTRAL, "edge", False) for _ in range(200)]
     mirrored = sum(bool((view - images).abs().max() > 0.1) for view in views)
     assert 70 < mirrored < 130  # 4.2 standard deviations
 

@@ -75,7 +75,7 @@ def test_images_of_a_batch_are_augmented_each_by_its_level(name):
 def test_crops_have_the_published_areas_and_aspect_ratios(size):
     height, width = size
     ramps = torch.stack(torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")).double()
-    crops = augmix._random_crops((ramps[None] + 0.5).expand(500, -1, -1, -1), rng())
+    crops = augmix.random_crops((ramps[None] + 0.5).expand(500, -1, -1, -1), rng())
     middle_y, middle_x = crops[:, 0, height // 2 - 1 : height // 2 + 1], crops[:, 1, :, width // 2 - 1 : width // 2 + 1]
     tall = (middle_y[:, 1] - middle_y[:, 0]).mean(dim=1) * height  # a ramp's slope is the share of the side
     wide = (middle_x[..., 1] - middle_x[..., 0]).mean(dim=1) * width
@@ -94,7 +94,7 @@ def test_crops_have_the_published_areas_and_aspect_ratios(size):
 def test_a_crop_shows_its_part_of_the_image_unchanged():
     ramp = (torch.arange(32).double() + 0.5).expand(1, 1, 32, 32) / 32
     for seed in range(5):
-        row = augmix._random_crops(ramp, rng(seed))[0, 0, 16, 1:-1]
+        row = augmix.random_crops(ramp, rng(seed))[0, 0, 16, 1:-1]
         steps = row.diff()
         torch.testing.assert_close(steps, steps.mean().expand_as(steps))  # evenly spaced
         assert 0 <= row.min() < row.max() <= 1
@@ -102,13 +102,13 @@ def test_a_crop_shows_its_part_of_the_image_unchanged():
 
 def test_crops_take_nothing_from_beyond_the_border():
     black = torch.zeros(1, 3, 8, 8, dtype=torch.float64).expand(200, -1, -1, -1)
-    assert augmix._random_crops(black, rng()).abs().max() < 1e-12
+    assert augmix.random_crops(black, rng()).abs().max() < 1e-12
 
 
 def test_a_view_is_a_convex_mixture_of_a_crop_and_its_chains(monkeypatch):
     monkeypatch.setattr(augmix, "AUGMENTATIONS", {"nothing": lambda images, levels: images})
     image = torch.rand(1, 3, 16, 16, generator=rng(5), dtype=torch.float64)
-    crops = augmix._random_crops(image.expand(20, -1, -1, -1), rng())
+    crops = augmix.random_crops(image.expand(20, -1, -1, -1), rng())
     torch.testing.assert_close(augmix_views(image, 20, rng()), crops)
 
 

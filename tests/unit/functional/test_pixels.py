@@ -85,7 +85,7 @@ class TestViewsInPlace:
             brightness=(1, 1), contrast=(1, 1), saturation=(1, 1), hue=(0, 0), gamma=(1, 1)
         )
         images = torch.rand(2, 3, HEIGHT, WIDTH, generator=rng(3), dtype=torch.double)
-        view = augment._transform(images, rng(seed), still, "edge", False, in_place=True)
+        view = augment.transformed_view(images, rng(seed), still, "edge", False, in_place=True)
         torch.testing.assert_close(view, images, rtol=0, atol=2e-6)  # torchvision's hues are float32 inside
 
     def test_change_colours_as_others_do(self):

@@ -9,13 +9,13 @@ import torch
 
 from tta_bench.functional import soft_likelihood_ratio, symmetric_cross_entropy
 from tta_bench.methods import ROID
-from tta_bench.methods.roid import _unit_range
+from tta_bench.methods.roid import unit_range
 from tta_bench.testing import batches, ready, toy_backbone, toy_cnn
 
 
 def test_unit_range_goes_from_zero_to_one():
-    assert _unit_range(torch.tensor([3.0, 5.0, 4.0])).tolist() == [0.0, 1.0, 0.5]
-    assert _unit_range(torch.tensor([2.0, 2.0])).tolist() == [0.0, 0.0]
+    assert unit_range(torch.tensor([3.0, 5.0, 4.0])).tolist() == [0.0, 1.0, 0.5]
+    assert unit_range(torch.tensor([2.0, 2.0])).tolist() == [0.0, 0.0]
 
 
 def test_diverse_images_are_selected_and_weigh_more_the_surer_they_are():

@@ -24,7 +24,6 @@ from tta_bench.models.backbones.vit import ViTBackbone
 from tta_bench.models.parts.class_subset import keep_classes
 from tta_bench.prepare.pack import pack
 from tta_bench.report import comparison_tables, report_text
-from tta_bench.report.protocol import _plain
 
 KEPT = (1, 6, 999)
 FOLDERS = {"r": ("n01443537", "n15075141"), "a": ("n01443537", "6")}  # labels 1, 999 and 1, 6 of the 1,000
@@ -149,8 +148,3 @@ class TestARun:
         others = [w for w in words if not w.startswith("model")]
         with pytest.raises(ConfigError, match=r"the data has a label 999, but the model tells 10 classes apart"):
             self.run(*others, "model=shapes_vit", "method=source")
-
-
-def test_many_kept_classes_do_not_fill_the_protocol_card():
-    assert _plain(list(range(200))) == "0, 1, 2, ..., 199 (200 in all)"
-    assert _plain([1, 2]) == "1, 2"

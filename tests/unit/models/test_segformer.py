@@ -21,7 +21,7 @@ from torchmetrics.functional.classification import multiclass_jaccard_index
 from tta_bench.datasets.segmentation.streets_c import streets_c
 from tta_bench.models.backbones.segformer import SegFormerBackbone, Sliding
 from tta_bench.models.loading.load_model import weights_sha256
-from tta_bench.models.loading.segformer import _mmseg_config, load_segformer, segformer
+from tta_bench.models.loading.segformer import load_segformer, read_mmseg_config, segformer
 from tta_bench.models.parallel import average_gradients
 
 needs_mmseg = pytest.mark.skipif(find_spec("mmseg") is None, reason="mmsegmentation is missing: tta_bench[seg]")
@@ -252,7 +252,7 @@ class TestLoading:
 
     @pytest.mark.parametrize("size", range(6))
     def test_knows_every_size(self, size):
-        described = _mmseg_config(Path(B0.replace("b0", f"b{size}")))
+        described = read_mmseg_config(Path(B0.replace("b0", f"b{size}")))
         parameters = sum(p.numel() for p in described.network.parameters()) / 1e6
         assert parameters == pytest.approx([3.72, 13.68, 24.73, 44.6, 61.39, 81.98][size], abs=0.02)
 

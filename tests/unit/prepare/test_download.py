@@ -85,7 +85,7 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def server(monkeypatch):
     monkeypatch.setattr(downloads, "PAUSE", 0.0)
-    monkeypatch.setattr(downloads, "_CHUNK", 4096)
+    monkeypatch.setattr(downloads, "CHUNK", 4096)
     with Server() as running:
         threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         yield running

@@ -26,7 +26,7 @@ from tta_bench.streams import (
 )
 from tta_bench.streams.draws import draw_runs
 from tta_bench.streams.orders import fixed_probabilities
-from tta_bench.streams.timeline import class_shares
+from tta_bench.streams.timeline import MAX_COLUMNS, PALETTE, class_shares, lane_picture, share_picture
 
 SIZES = {"fog": 10, "snow": 5, "frost": 7}
 LABELS = {"fog": [0, 1, 2, 0, 1, 2, 0, 1, 2, 0], "snow": [1, 1, 0, 0, 2], "frost": [2, 2, 1, 1, 0, 0, 0]}
@@ -629,25 +629,19 @@ def test_the_picture_is_written_for_every_kind(kind, tmp_path):
 
 
 def test_the_picture_shows_where_domains_are():
-    from tta_bench.streams.timeline import _look, _present, _shares, _stacked
-
-    stream = demo()
-    look = _look(stream.domains)
-    lanes = _present(_shares(stream), look)
-    strip = _stacked(_shares(stream), look)
+    snow, fog = ([int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)] for colour in PALETTE[:2])  # in usual order
+    lanes, strip = lane_picture(demo()), share_picture(demo())
 
     assert lanes[:, :, 3].tolist() == [[1, 1, 0, 1], [0, 0, 1, 0]]
-    assert lanes[0, 0, :3] == pytest.approx(look.colours[0])
-    assert strip[50, 2] == pytest.approx(look.colours[1])
+    assert lanes[0, 0, :3] == pytest.approx(fog)
+    assert strip[50, 2] == pytest.approx(snow)
 
 
 def test_a_visit_of_one_batch_in_12000_is_seen():
-    from tta_bench.streams.timeline import MAX_COLUMNS, _look, _present, _shares
-
     ids = np.zeros(12_000, dtype=int)
     ids[7001] = 1
     stream = Schedule("demo", {}, ("fog", "snow"), ids, np.arange(12_000), np.arange(12_001))
-    lanes = _present(_shares(stream), _look(stream.domains))
+    lanes = lane_picture(stream)
 
     assert lanes.shape == (2, MAX_COLUMNS, 4)
     assert lanes[1, :, 3].tolist() == [float(k == 7001 * MAX_COLUMNS // 12_000) for k in range(MAX_COLUMNS)]

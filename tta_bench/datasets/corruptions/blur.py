@@ -26,7 +26,7 @@ def glass_blur(image: Image, rng: Rng, sigma: float, reach: int, rounds: int) ->
     """Scatter pixels by up to ``reach`` pixels, ``rounds`` times, between two gaussian blurs of ``sigma``."""
     scattered = to_uint8(gaussian(unit(image), sigma))
     for _ in range(rounds):
-        source = _scatter(image.shape[0], image.shape[1], reach, rng)
+        source = scatter(image.shape[0], image.shape[1], reach, rng)
         scattered = scattered.reshape(-1, 3)[source].reshape(image.shape)
     return to_uint8(gaussian(unit(scattered), sigma))
 
@@ -125,7 +125,7 @@ def _disk(radius: float, alias_blur: float) -> Floats:
     return softened
 
 
-def _scatter(height: int, width: int, reach: int, rng: Rng) -> npt.NDArray[np.intp]:
+def scatter(height: int, width: int, reach: int, rng: Rng) -> npt.NDArray[np.intp]:
     """Return, for each pixel of the flattened image, the pixel that lands there in one round of glass blur.
 
     The published loop walks from the last pixel to the first and means to swap each with a random neighbour.

@@ -43,7 +43,7 @@ def elastic_transform(image: Image, rng: Rng, displacement: float, sigma: float,
     length = scale * min(height, width)
     warped = _random_affine(unit(image).astype(np.float32), jitter * length, rng)
     right, down = (
-        displacement * length * _smooth(rng.uniform(-1, 1, (height, width)), sigma * length) for _ in range(2)
+        displacement * length * smooth_field(rng.uniform(-1, 1, (height, width)), sigma * length) for _ in range(2)
     )
     rows, columns = np.mgrid[:height, :width]
     at = (rows + down, columns + right)
@@ -94,7 +94,7 @@ def _random_affine(image: Floats, jitter: float, rng: Rng) -> Floats:
     return warped
 
 
-def _smooth(field: npt.NDArray[np.float64], sigma: float) -> npt.NDArray[np.float64]:
+def smooth_field(field: npt.NDArray[np.float64], sigma: float) -> npt.NDArray[np.float64]:
     """Gaussian filter of a field (H, W) cut at 3 sigmas, mirrored at its borders.
 
     The mirrored field repeats with twice the field's size, so the filter is a product in the cosine domain.

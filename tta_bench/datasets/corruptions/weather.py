@@ -90,7 +90,7 @@ def fog(image: Image, rng: Rng, amount: float, decay: float) -> Image:
     clean = unit(image)
     brightest = clean.max()
     height, width = image.shape[:2]
-    clean += amount * _plasma(max(height, width), decay, rng)[:height, :width, None]
+    clean += amount * plasma(max(height, width), decay, rng)[:height, :width, None]
     return to_uint8(clean * brightest / (brightest + amount))
 
 
@@ -151,7 +151,7 @@ def _water_drops(liquid: Floats) -> Floats:
     return drops / (drops.max() or 1.0)
 
 
-def _plasma(side: int, decay: float, rng: Rng) -> npt.NDArray[np.float64]:
+def plasma(side: int, decay: float, rng: Rng) -> npt.NDArray[np.float64]:
     """Return a cloud in ``[0, 1]`` by the diamond-square method on a torus.
 
     Args:

@@ -15,7 +15,8 @@ from tta_bench.suggestions import did_you_mean
 
 
 @lru_cache(maxsize=128)  # a street is drawn once for its labels and all its weathers
-def _scene(split: str, index: int) -> Scene:
+def cached_scene(split: str, index: int) -> Scene:
+    """Street ``index`` of a split, kept for the next call; it is shared, so callers do not write to it."""
     return render_scene(split, index)
 
 
@@ -43,12 +44,12 @@ class StreetScenes:
 
     def __getitem__(self, index: int) -> np.ndarray:
         rng = np.random.default_rng([self.seed, zlib.crc32(f"{self.split} {self.weather}".encode()), index])
-        image = WEATHER[self.weather](_scene(self.split, index), rng)
+        image = WEATHER[self.weather](cached_scene(self.split, index), rng)
         return (image.clip(0, 1) * 255 + 0.5).astype(np.uint8)
 
     def label_map(self, index: int) -> np.ndarray:
         """Classes (128, 256) uint8 of street ``index``, 255 for the hood of the car with the camera."""
-        return _scene(self.split, index).labels.copy()  # the original stays with the scene
+        return cached_scene(self.split, index).labels.copy()  # the original stays with the scene
 
     def describe(self) -> str:
         """Split, weather and number."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from tta_bench.models.backbones.base import Backbone
 
-_ANY_SIZE = 64  # pixels; large enough for the strides of common networks
+ANY_SIZE = 64  # pixels; large enough for the strides of common networks
 
 
 class LinearHeadBackbone(Backbone):
@@ -32,7 +32,7 @@ class LinearHeadBackbone(Backbone):
             raise ValueError(f"{name} does not end in a linear layer behind features")
         self.image_size = getattr(network, "image_size", None)
         place, head = linear[-1]
-        size = self.image_size or _ANY_SIZE
+        size = self.image_size or ANY_SIZE
         images = torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(0))
         outputs: list[Tensor] = []
         hook = head.register_forward_hook(lambda layer, inputs, output: outputs.append(output))

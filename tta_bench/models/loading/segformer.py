@@ -118,7 +118,7 @@ def load_segformer(
     if checkpoint is None:
         raise ValueError(f"{config} describes a model without weights: give model.checkpoint too")
     path = Path(config)
-    described = _card(path) if path.suffix in (".yaml", ".yml") else _mmseg_config(path)
+    described = _card(path) if path.suffix in (".yaml", ".yml") else read_mmseg_config(path)
     if mean is None and std is None:
         mean, std = described.mean, described.std
         if mean is None and std is None:
@@ -177,7 +177,17 @@ def _card(path: Path) -> Description:
     return Description(network, card.get("mean"), card.get("std"), None)
 
 
-def _mmseg_config(path: Path) -> Description:
+def read_mmseg_config(path: Path) -> Description:
+    """Build the network that a configuration of mmsegmentation describes.
+
+    Args:
+        path: A configuration file, or the name of one that mmsegmentation ships.
+
+    Raises:
+        ValueError: If mmsegmentation is missing or ships no such configuration, or if the file describes no SegFormer
+            that takes RGB images.
+        FileNotFoundError: If there is no such file.
+    """
     _registry()  # first, so that a missing package is what the message is about
     import mmseg
     from mmengine.config import Config
