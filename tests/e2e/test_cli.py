@@ -231,7 +231,7 @@ class TestTheSourceCache:
         words = [w for w in self.WORDS[1:] if w != "resume=never"]
         first, second = (invoke("source", "stats", *words, home=tmp_path) for _ in range(2))
         assert "(64 images forward, 0 backward)" in first.output
-        assert "was there already (0 images forward" in second.output
+        assert "already cached (0 images forward" in second.output
         invoke("run", *words, home=tmp_path)
         result = results(tmp_path)["dpcore"]
         assert (result["source_cached"], result["source_forward_samples"]) == (True, 0)

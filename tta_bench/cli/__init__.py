@@ -1,4 +1,4 @@
-"""The command line: a file per group of commands."""
+"""The command line: one file per group of commands."""
 
 from tta_bench.cli.app import app
 

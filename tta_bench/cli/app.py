@@ -29,7 +29,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Benchmark continual test-time adaptation: methods side by side on the same stream.",
 )
-stream_app = typer.Typer(no_args_is_help=True, help="Look at a stream before anything runs on it.")
+stream_app = typer.Typer(no_args_is_help=True, help="Inspect a stream before anything runs on it.")
 app.add_typer(stream_app, name="stream")
 app.add_typer(source_app, name="source")
 app.add_typer(data_app, name="data")
@@ -40,15 +40,14 @@ Cfg = Annotated[bool, typer.Option("--cfg", help="Print the composed configurati
 
 @app.command()
 def bench(words: Words = None, cfg: Cfg = False) -> None:
-    """Run several methods on the same stream, then compare them.
+    """Run several methods on the same stream and compare them.
 
-    Examples:
-        tta-bench bench setting=cdc
+    For example:
 
-        tta-bench bench setting=csc 'methods=[source,tent,dpcore]' 'seeds=[0,1,2]' tent.lr=0.001
-
-        tta-bench bench dataset=corrupted dataset.images=images/ model=local model.checkpoint=w.safetensors
-        model.config=w.yaml
+    - `tta-bench bench setting=cdc`
+    - `tta-bench bench setting=csc 'methods=[source,tent,dpcore]' 'seeds=[0,1,2]' tent.lr=0.001`
+    - `tta-bench bench dataset=corrupted dataset.images=images/ model=local model.checkpoint=w.safetensors
+      model.config=w.yaml`
     """
     with _one_sentence():
         from tta_bench.experiments.bench import bench as run_bench
@@ -68,17 +67,16 @@ def run(
     words: Words = None,
     cfg: Cfg = False,
     from_: Annotated[
-        Path | None, typer.Option("--from", metavar="FOLDER", help="Repeat the run of this folder from its files alone")
+        Path | None, typer.Option("--from", metavar="FOLDER", help="Repeat the run in this folder from its files alone")
     ] = None,
 ) -> None:
     """Run one method on one stream.
 
-    Examples:
-        tta-bench run method=dpcore setting=cdc seed=0
+    For example:
 
-        tta-bench run method=tent method.lr=0.001 setting=repeating setting.rounds=3 logger=off
-
-        tta-bench run --from runs/shapes_c/cdc/tent/seed0-1a2b3c4d output=repeated
+    - `tta-bench run method=dpcore setting=cdc seed=0`
+    - `tta-bench run method=tent method.lr=0.001 setting=repeating setting.rounds=3 logger=off`
+    - `tta-bench run --from runs/shapes_c/cdc/tent/seed0-1a2b3c4d output=repeated`
     """
     with _one_sentence():
         from tta_bench.config.compose import compose_run
@@ -89,7 +87,7 @@ def run(
 
             key, _, output = (words or ["output=runs"])[0].partition("=")
             if key != "output" or not output or len(words or []) > 1 or cfg:
-                raise ValueError("--from takes no other word than output=FOLDER: all else is that of the run")
+                raise ValueError("--from accepts only output=FOLDER: everything else comes from the run's own files")
             result = repeat(from_, output).execute(console)
         else:
             composed = compose_run(words or [])
@@ -106,19 +104,20 @@ def run(
 
 @app.command()
 def reproduce(
-    name: Annotated[str, typer.Argument(metavar="NAME|list", help="A table or figure of DPCore's paper")],
+    name: Annotated[str, typer.Argument(metavar="NAME|list", help="A table or figure of the DPCore paper")],
     words: Words = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the runs that it needs")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the commands of the runs")] = False,
 ) -> None:
-    """Run a table or figure of the paper, as far as it has not been run, and set our numbers beside the paper's.
+    """Reproduce a table or figure of the paper and show our numbers next to the published ones.
 
-    Examples:
-        tta-bench reproduce list
+    Runs that are already finished are not repeated.
 
-        tta-bench reproduce components dataset=shapes_c
+    For example:
 
-        tta-bench reproduce imagenetc_csc dataset.root=imagenet-c dataset.source_images=imagenet/train
-        'methods=[source,tent,dpcore]' 'seeds=[0,1,2]' dpcore.rho=0.9
+    - `tta-bench reproduce list`
+    - `tta-bench reproduce components dataset=shapes_c`
+    - `tta-bench reproduce imagenetc_csc dataset.root=imagenet-c dataset.source_images=imagenet/train
+      'methods=[source,tent,dpcore]' 'seeds=[0,1,2]' dpcore.rho=0.9`
     """
     with _one_sentence():
         if name == "list":
@@ -138,7 +137,7 @@ def reproduce(
         done = run_table(plan, console)
         print_report(done, console)
         files = write_report(done)
-        console.print(f"The same in {', '.join(files)}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"Also written to {', '.join(files)}", highlight=False, markup=False, soft_wrap=True)
     if done.failures:
         raise typer.Exit(1)
 
@@ -147,23 +146,22 @@ def reproduce(
 def tune(
     words: Words = None,
     grid: Annotated[
-        list[str] | None, typer.Option(help="Values to try, e.g. lr=[0.001,0.01],rho=[0.6,0.8]; can be repeated")
+        list[str] | None, typer.Option(help="Values to try, e.g. lr=[0.001,0.01],rho=[0.6,0.8]; may be repeated")
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(help="File of the best values; by default in config_dir, or here without one"),
+        typer.Option(help="File for the best values; by default in config_dir, else in the current folder"),
     ] = None,
 ) -> None:
-    """Choose a method's hyper-parameters on the four validation corruptions, and keep the best with their provenance.
+    """Tune a method's hyper-parameters on the four validation corruptions and save the best values.
 
-    Without a grid, learning rates around the published one are tried. Points that have been run are not repeated.
+    Without a grid, learning rates around the published one are tried. Finished runs are not repeated.
 
-    Examples:
-        tta-bench tune method=tent
+    For example:
 
-        tta-bench tune method=dpcore setting=csc 'seeds=[0,1]' --grid 'lr=[0.01,0.1],rho=[0.8,0.95]'
-
-        tta-bench tune method=sar dataset=imagenet_c dataset.root=imagenet-c model=vit_b16_raw config_dir=mine
+    - `tta-bench tune method=tent`
+    - `tta-bench tune method=dpcore setting=csc 'seeds=[0,1]' --grid 'lr=[0.01,0.1],rho=[0.8,0.95]'`
+    - `tta-bench tune method=sar dataset=imagenet_c dataset.root=imagenet-c model=vit_b16_raw config_dir=mine`
     """
     with _one_sentence():
         from tta_bench.experiments.tune import make_tuning, tuning_table, write_tuned
@@ -179,26 +177,25 @@ def report(
     folders: Annotated[list[Path] | None, typer.Argument(help="Run folders, or folders above them")] = None,
     form: Annotated[
         str | None,
-        typer.Option("--format", help="terminal, markdown, latex, csv or html; by default the file's ending"),
+        typer.Option("--format", help="terminal, markdown, latex, csv or html; by default the extension of --output"),
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="Write into this file instead of the terminal")] = None,
-    baseline: Annotated[str, typer.Option(help="The method, or the column, that gains are over")] = "source",
+    output: Annotated[Path | None, typer.Option(help="Write to this file instead of the terminal")] = None,
+    baseline: Annotated[str, typer.Option(help="Method (or column) that gains are relative to")] = "source",
     from_wandb: Annotated[
         str | None,
-        typer.Option(metavar="ENTITY/PROJECT", help="Fetch the runs of this W&B project, and report on them"),
+        typer.Option(metavar="ENTITY/PROJECT", help="Also report on the runs of this W&B project"),
     ] = None,
     to_wandb: Annotated[
-        str | None, typer.Option(metavar="ENTITY/PROJECT", help="Also give the finished runs to this W&B project")
+        str | None, typer.Option(metavar="ENTITY/PROJECT", help="Also upload the finished runs to this W&B project")
     ] = None,
 ) -> None:
-    """Compare runs, from their folders alone.
+    """Compare finished runs, using only the files in their folders.
 
-    Examples:
-        tta-bench report runs/shapes_c/cdc
+    For example:
 
-        tta-bench report runs --output report.html --baseline tent
-
-        tta-bench report --from-wandb me/tta_bench --output report.html
+    - `tta-bench report runs/shapes_c/cdc`
+    - `tta-bench report runs --output report.html --baseline tent`
+    - `tta-bench report --from-wandb me/tta_bench --output report.html`
     """
     with _one_sentence():
         from tta_bench.files import writing
@@ -212,7 +209,7 @@ def report(
 
             folders = [*folders, *fetch(from_wandb, errors)]
         if not folders:
-            raise ValueError("say which runs: give their folders, or --from-wandb entity/project")
+            raise ValueError("no runs were given: name their folders, or use --from-wandb ENTITY/PROJECT")
         results = read_results(folders)
         if to_wandb:
             from tta_bench.loggers.wandb_transfer import to_wandb as give
@@ -223,7 +220,7 @@ def report(
             return
         text = report_text(results, form, baseline, output.parent if output else None)
         if output is None:
-            sys.stdout.write(text)  # typer.echo takes ASCII for a mistake and writes UTF-8
+            sys.stdout.write(text)  # typer.echo mistrusts an ASCII terminal and writes UTF-8
             return
         with writing(output):
             output.write_text(text, encoding="utf-8")
@@ -233,22 +230,26 @@ def report(
 @app.command()
 def verify(
     folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders above them")],
-    rerun: Annotated[bool, typer.Option("--rerun", help="Run them again and compare batch by batch")] = False,
-    batches: Annotated[int | None, typer.Option(min=1, help="With --rerun, only so many batches")] = None,
+    rerun: Annotated[
+        bool, typer.Option("--rerun", help="Run them again and compare the results batch by batch")
+    ] = False,
+    batches: Annotated[int | None, typer.Option(min=1, help="With --rerun, only this many batches")] = None,
 ) -> None:
-    """Check that results are what was run: files, numbers, stream, weights, data and code; exit status 1 if not.
+    """Verify results: files, numbers, stream, weights, data and code.
 
-    Examples:
-        tta-bench verify runs/shapes_c/cdc
+    The exit status is 1 if there is a problem.
 
-        tta-bench verify runs/shapes_c/cdc/tent --rerun --batches 10
+    For example:
+
+    - `tta-bench verify runs/shapes_c/cdc`
+    - `tta-bench verify runs/shapes_c/cdc/tent --rerun --batches 10`
     """
     with _one_sentence():
         from tta_bench.experiments.verify import verify as examine
         from tta_bench.results.run_folder import read_results
 
         if batches is not None and not rerun:
-            raise ValueError("--batches says how much of --rerun: give both")
+            raise ValueError("--batches limits --rerun: use both, or neither")
         wrong = 0
         for result in read_results(folders):
             console.print(str(result["folder"]), style="bold", highlight=False, markup=False, soft_wrap=True)
@@ -264,14 +265,16 @@ def verify(
 @app.command()
 def doctor(
     words: Words = None,
-    images: Annotated[int, typer.Option(help="How many images the source model predicts")] = 300,
+    images: Annotated[int, typer.Option(help="Number of images that the source model predicts")] = 300,
 ) -> None:
-    """Look at data, model, their fit, memory, disk and W&B before a long run; exit status 1 if there is a problem.
+    """Check data, model, memory, disk and W&B before a long run.
 
-    Examples:
-        tta-bench doctor dataset=imagenet_c dataset.root=/data/ImageNet-C model=vit_b16_raw 'methods=[source,tent]'
+    The exit status is 1 if there is a problem.
 
-        tta-bench doctor dataset=corrupted dataset.images=images/ model=local model.checkpoint=w.pth model.config=w.yaml
+    For example:
+
+    - `tta-bench doctor dataset=imagenet_c dataset.root=/data/ImageNet-C model=vit_b16_raw 'methods=[source,tent]'`
+    - `tta-bench doctor dataset=corrupted dataset.images=images/ model=local model.checkpoint=w.pth model.config=w.yaml`
     """
     with _one_sentence():
         from tta_bench.experiments.doctor import checks_table
@@ -286,21 +289,21 @@ def doctor(
 @app.command("list")
 def list_options(
     what: Annotated[str, typer.Argument(metavar="methods|settings|datasets|models")],
-    markdown: Annotated[bool, typer.Option(help="The methods in full, as in docs/methods.md; takes a minute")] = False,
+    markdown: Annotated[bool, typer.Option(help="Print docs/methods.md; takes about a minute")] = False,
 ) -> None:
-    """List what can be chosen.
+    """List the available methods, settings, data sets or models.
 
-    Examples:
-        tta-bench list methods
+    For example:
 
-        tta-bench list methods --markdown > methods.md
+    - `tta-bench list methods`
+    - `tta-bench list methods --markdown > methods.md`
     """
     groups = {"methods": "method", "settings": "setting", "datasets": "dataset", "models": "model"}
     with _one_sentence():
         if what not in groups:
-            raise ValueError(f"there is no list of {what!r}: ask for {', '.join(groups)}")
+            raise ValueError(f"there is no list of {what!r}: choose from {', '.join(groups)}")
         if markdown and what != "methods":
-            raise ValueError(f"only the methods can be listed in markdown, not the {what}")
+            raise ValueError(f"--markdown is only for methods, not for {what}")
         if markdown:
             from tta_bench.cli.method_table import methods_markdown
 
@@ -314,14 +317,14 @@ def list_options(
 @stream_app.command("show")
 def stream_show(
     words: Words = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the timeline into this picture (.png, .pdf, .svg)")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Plot the timeline to this file (.png, .pdf or .svg)")] = None,
 ) -> None:
-    """Print a stream's segments and fingerprint, and draw its timeline.
+    """Print the domains and the fingerprint of a stream, and plot its timeline.
 
-    Examples:
-        tta-bench stream show setting=cdc seed=1
+    For example:
 
-        tta-bench stream show setting=cdc_2d setting.probabilities=R3 --plot timeline.png
+    - `tta-bench stream show setting=cdc seed=1`
+    - `tta-bench stream show setting=cdc_2d setting.probabilities=R3 --plot timeline.png`
     """
     with _one_sentence():
         from tta_bench.cli.show import show_stream

@@ -1,4 +1,4 @@
-"""The commands about data sets: download, pack, corrupt. None of them imports torch."""
+"""Commands for data sets: download, pack, corrupt. None of them imports torch."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import typer
 
 from tta_bench.cli.terminal import Words, console, one_sentence
 
-data_app = typer.Typer(no_args_is_help=True, help="Data sets on disk: download, pack, or make corrupted copies.")
+data_app = typer.Typer(no_args_is_help=True, help="Download, pack or corrupt data sets on disk.")
 
 
 @data_app.command("list")
 def data_list() -> None:
     """List the public data sets that can be downloaded.
 
-    Example:
-        tta-bench data list
+    For example:
+
+    - `tta-bench data list`
     """
     with one_sentence():
         from tta_bench.prepare.download import downloads_table
@@ -28,14 +29,16 @@ def data_list() -> None:
 @data_app.command("download")
 def data_download(
     name: Annotated[str, typer.Argument(help="A name from tta-bench data list")],
-    folder: Annotated[Path, typer.Option(help="Where it is unpacked")] = Path("data"),
+    folder: Annotated[Path, typer.Option(help="Folder to unpack into")] = Path("data"),
 ) -> None:
-    """Download a public data set, check it and unpack it; the same command goes on after a cut.
+    """Download a public data set, verify it and unpack it.
 
-    Examples:
-        tta-bench data download cifar10_c
+    After an interruption, the same command resumes.
 
-        tta-bench data download imagenet_c --folder /data
+    For example:
+
+    - `tta-bench data download cifar10_c`
+    - `tta-bench data download imagenet_c --folder /data`
     """
     with one_sentence():
         from tta_bench.prepare.download import download
@@ -45,16 +48,16 @@ def data_download(
 
 @data_app.command("pack")
 def data_pack(
-    output: Annotated[Path, typer.Option(help="The folder of the packed data set")],
+    output: Annotated[Path, typer.Option(help="Folder for the packed data set")],
     words: Words = None,
     with_source: Annotated[bool, typer.Option(help="Also pack the images of the source domain")] = True,
 ) -> None:
-    """Decode a data set once and keep it as plain arrays, which many runs then read without decoding.
+    """Decode a data set once and store it as plain arrays, so that runs need not decode images.
 
-    Examples:
-        tta-bench data pack dataset=imagenet_c dataset.root=/data/ImageNet-C --output /fast/imagenet-c
+    For example:
 
-        tta-bench bench setting=cdc dataset=packed dataset.root=/fast/imagenet-c
+    - `tta-bench data pack dataset=imagenet_c dataset.root=/data/ImageNet-C --output /fast/imagenet-c`
+    - `tta-bench bench setting=cdc dataset=packed dataset.root=/fast/imagenet-c`
     """
     with one_sentence():
         from tta_bench.config.compose import build, compose_stream, require
@@ -70,31 +73,33 @@ def data_corrupt(
     images: Annotated[
         str, typer.Option("--input", help="Class folders, CIFAR's binary version, a .npz file, or a .npy file")
     ],
-    output: Annotated[str, typer.Option(help="The folder that is written")],
+    output: Annotated[str, typer.Option(help="Output folder")],
     family: Annotated[str, typer.Option(help="Constants and layout: imagenet, tiny (JPEG folders) or cifar (.npy)")],
     domains: Annotated[str, typer.Option(help="common, validation, noise, ... or fog,snow")] = "common",
     severities: Annotated[str, typer.Option(help="Which of 1 to 5")] = "1,2,3,4,5",
-    labels: Annotated[str | None, typer.Option(help="The labels of a .npy file")] = None,
-    split: Annotated[str, typer.Option(help="Which part of a .npz file, or of CIFAR")] = "test",
+    labels: Annotated[str | None, typer.Option(help="Labels for a .npy file of images")] = None,
+    split: Annotated[str, typer.Option(help="Split of a .npz file or of CIFAR")] = "test",
     image_size: Annotated[
         int | None,
-        typer.Option(help="Cut images of folders to this square first; 224 by default for family imagenet"),
+        typer.Option(help="Crop images from folders to this square; 224 by default for family imagenet"),
     ] = None,
-    frost_folder: Annotated[str | None, typer.Option(help="The published frost textures; else generated ones")] = None,
+    frost_folder: Annotated[str | None, typer.Option(help="Published frost textures; generated if not given")] = None,
     seed: int = 0,
-    processes: Annotated[int | None, typer.Option(help="By default one per processor; they change no image")] = None,
+    processes: Annotated[int | None, typer.Option(help="Number of processes; by default one per CPU")] = None,
 ) -> None:
-    """Write corrupted copies of clean images in the published layout; the same command goes on after a cut.
+    """Write corrupted copies of clean images in the published layout.
 
-    Examples:
-        tta-bench data corrupt --input imagenet/val --output my-imagenet-c --family imagenet --severities 5
+    After an interruption, the same command resumes. The number of processes does not affect the images.
 
-        tta-bench data corrupt --input cifar-10-batches-bin --output my-cifar-10-c --family cifar
+    For example:
+
+    - `tta-bench data corrupt --input imagenet/val --output my-imagenet-c --family imagenet --severities 5`
+    - `tta-bench data corrupt --input cifar-10-batches-bin --output my-cifar-10-c --family cifar`
     """
     with one_sentence():
         from tta_bench.prepare.corrupt import CorruptionRecipe, corrupt_files
 
-        chosen = tuple(_whole_numbers(severities))
+        chosen = tuple(_integers(severities))
         recipe = CorruptionRecipe(
             images, output, family, domains, chosen, labels=labels, split=split, image_size=image_size,
             frost_folder=frost_folder, seed=seed,
@@ -102,8 +107,8 @@ def data_corrupt(
         corrupt_files(recipe, console, processes)
 
 
-def _whole_numbers(text: str) -> list[int]:
+def _integers(text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError as error:
-        raise ValueError(f"--severities takes numbers with commas between them, such as 1,3,5; got {text!r}") from error
+        raise ValueError(f"--severities must be integers separated by commas, such as 1,3,5; got {text!r}") from error

@@ -1,4 +1,4 @@
-"""What there is to know about every method, for the terminal and for docs/methods.md."""
+"""The table of all methods, for the terminal and for docs/methods.md."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import NamedTuple
 import timm
 import torch
 from hydra_zen import get_target
+from rich.console import Group
 from rich.table import Table
 
+from tta_bench.cli.listing import comment
 from tta_bench.config.compose import compose_run, options
 from tta_bench.config.registry import register_all
 from tta_bench.methods import METHODS, TTAMethod
@@ -21,17 +23,19 @@ from tta_bench.models.backbones.vit import ViTBackbone
 from tta_bench.types import SourceNeed
 
 COLUMNS = (
-    "name", "paper", "prediction", "passes per sample", "sees of the source",
-    "trainable", "added", "pixels", "defaults",
+    "name", "paper", "prediction", "passes per sample", "source data",
+    "trainable", "added", "segmentation", "defaults",
 )  # fmt: skip
 INTRODUCTION = """\
 # Methods
 
-Made by `make docs` from the classes; a test keeps it so. *Prediction*: which of a batch's own updates its prediction
-has seen. *Sees of the source*: beyond the source weights; those that saw **labeled images** had help.
-*Trainable* and *added* scalars: of a ViT-B/16 for 224 pixels and 1,000 classes (of a ResNet-50 for methods that need
-batch norm), before the stream; copies of the network, such as teachers, are not counted as added. *Pixels*: whether it
-adapts networks for segmentation too.
+Generated from the classes by `make docs`; do not edit.
+
+- *Prediction*: which of a batch's updates are made before its prediction.
+- *Source data*: what the method uses besides the source weights. Methods that use **labeled images** have an advantage.
+- *Trainable* and *added*: number of scalars on a ViT-B/16 for 224 pixels and 1,000 classes (a ResNet-50 for methods
+  that require batch norm), before the stream. Copies of the network, such as teachers, are not counted as added.
+- *Segmentation*: whether the method also adapts segmentation networks.
 """
 
 
@@ -49,16 +53,16 @@ class Facts(NamedTuple):
     provenance: str
 
 
-def method_table() -> Table:
-    """All methods and their configurations, for the terminal."""
-    table = Table(*(c for c in COLUMNS if c not in ("trainable", "added")))
+def method_table() -> Group:
+    """All methods and their configurations, for the terminal, where each has a line."""
+    methods = Table("name", "paper", "prediction", "source data", "segmentation")
     for name, cls in METHODS.items():
         facts = method_facts(name, cls)
-        table.add_row(*facts[:5], facts.pixels, facts.provenance)
-    table.add_section()
+        methods.add_row(name, facts.paper, facts.prediction, facts.source, facts.pixels)
+    variants = Table("name", "configuration of", "description")
     for name, of in _variants():
-        table.add_row(name, f"a configuration of {of}")
-    return table
+        variants.add_row(name, of, comment("method", name))
+    return Group(methods, variants, "Costs, sizes and origins of the default values: tta-bench list methods --markdown")
 
 
 def methods_markdown() -> str:
@@ -93,7 +97,7 @@ def _build(cls: type[TTAMethod]) -> TTAMethod:
     network = timm.create_model("vit_base_patch16_224")
     try:
         return _configured(cls, ViTBackbone(network, (0.5,) * 3, (0.5,) * 3))
-    except ValueError:  # the method says what it needs instead
+    except ValueError:  # the method needs batch norm
         return _configured(cls, TimmBackbone(timm.create_model("resnet50"), (0.5,) * 3, (0.5,) * 3))
 
 
@@ -105,7 +109,7 @@ def _configured(cls: type[TTAMethod], backbone: Backbone) -> TTAMethod:
 
 
 def _variants() -> Iterator[tuple[str, str]]:
-    """Configurations with names of their own, and the method each belongs to."""
+    """Named configurations, each with the method that it configures."""
     register_all()
     classes = {cls: name for name, cls in METHODS.items()}
     for name in options("method"):

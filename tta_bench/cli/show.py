@@ -1,4 +1,4 @@
-"""Show a stream before anything runs on it. Does not import torch."""
+"""Inspect a stream before anything runs on it. Does not import torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tta_bench.datasets.segmentation.label_map_domains import check_setting
 from tta_bench.streams import Schedule, make_stream, plot_timeline, timeline_text
 
 SHOWS_CLASSES = ("ptta", "mixed")
-"""Streams whose pictures show how the classes arrive: correlated in time, and independently."""
+"""Streams whose plots also show how the classes arrive: correlated in time, or independently."""
 
 
 def make_schedule(words: Sequence[str]) -> Schedule:
@@ -32,11 +32,11 @@ def _with_labels(words: Sequence[str]) -> tuple[Schedule, dict[str, np.ndarray]]
 
 
 def show_stream(words: Sequence[str], plot: Path | None, console: Console) -> None:
-    """Print segments, fingerprint and timeline; draw the timeline if asked.
+    """Print domains, fingerprint and timeline; plot the timeline if a file is given.
 
     Raises:
         ConfigError: If an override is wrong.
-        ValueError: If the picture's suffix is unknown.
+        ValueError: If the file extension is not supported.
     """
     if plot is not None and plot.suffix not in (".png", ".pdf", ".svg"):
         raise ValueError(f"--plot must end in .png, .pdf or .svg, got {plot}")
@@ -45,4 +45,4 @@ def show_stream(words: Sequence[str], plot: Path | None, console: Console) -> No
     console.print(timeline_text(schedule, width=console.width))
     if plot is not None:
         plot_timeline(schedule, plot, " ".join(words), labels if schedule.kind in SHOWS_CLASSES else None)
-        console.print(f"timeline in {plot}")
+        console.print(f"timeline written to {plot}")

@@ -1,4 +1,4 @@
-"""The commands about the source side: source models, and what methods learn of the source."""
+"""Commands for the source domain: train source models, and prepare what methods need from the source."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import typer
 from tta_bench.cli.terminal import Words, console, one_sentence
 
 source_app = typer.Typer(
-    no_args_is_help=True, help="The source side: train a source model, or what a method needs of it."
+    no_args_is_help=True, help="Train a source model, or prepare what a method needs from the source domain."
 )
 
 
 Output = Annotated[
-    Path, typer.Option(help="File of the weights (.safetensors); a .yaml that describes them lies beside it")
+    Path, typer.Option(help="File for the weights (.safetensors); a .yaml that describes them is written next to it")
 ]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of initial weights, order and views")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of initial weights, order and augmentation")]
 Epochs = Annotated[int, typer.Option(min=1, help="Passes over the training images")]
 
 
@@ -31,10 +31,11 @@ def source_train(
 ) -> None:
     """Train the source model of shapes_c from scratch, on clean images only.
 
-    The same command goes on after the last finished epoch.
+    After an interruption, the same command resumes after the last finished epoch.
 
-    Example:
-        tta-bench source train --output shapes_vit.safetensors
+    For example:
+
+    - `tta-bench source train --output shapes_vit.safetensors`
     """
     with one_sentence():
         from tta_bench.training.classifier import train_shapes_vit
@@ -48,13 +49,11 @@ def source_fine_tune(
     images: Annotated[str, typer.Option(help="Class folders, CIFAR's binary version, a .npz file, or a .npy file")],
     model: Annotated[str | None, typer.Option(help="A timm model by its full tag")] = None,
     checkpoint: Annotated[str | None, typer.Option(help="Local weights of that model")] = None,
-    config: Annotated[str | None, typer.Option(help="A description of a model, with --checkpoint")] = None,
-    labels: Annotated[str | None, typer.Option(help="The labels of a .npy file")] = None,
-    split: Annotated[str, typer.Option(help="Which part of a .npz file, or of CIFAR")] = "train",
-    classes: Annotated[
-        str | None, typer.Option(help="What gives class folders their labels, as dataset.classes")
-    ] = None,
-    image_size: Annotated[int | None, typer.Option(min=1, help="Cut images of folders to this square")] = None,
+    config: Annotated[str | None, typer.Option(help="A yaml that describes a model, with --checkpoint")] = None,
+    labels: Annotated[str | None, typer.Option(help="Labels for a .npy file of images")] = None,
+    split: Annotated[str, typer.Option(help="Split of a .npz file or of CIFAR")] = "train",
+    classes: Annotated[str | None, typer.Option(help="How class folders are labelled, as in dataset.classes")] = None,
+    image_size: Annotated[int | None, typer.Option(min=1, help="Crop images from folders to this square")] = None,
     seed: Seed = 0,
     epochs: Epochs = 8,
     lr: Annotated[float, typer.Option(help="Peak learning rate")] = 1e-4,
@@ -64,15 +63,17 @@ def source_fine_tune(
 ) -> None:
     """Fine-tune a timm model on your own images: a source model for CIFAR, or for your data.
 
-    One image in ten is held out for validation. The same command goes on after the last finished epoch.
+    One image in ten is held out for validation. After an interruption, the same command resumes after the last
+    finished epoch.
 
-    Example:
-        tta-bench source fine-tune --output vit-cifar10.safetensors --images cifar-10-batches-bin
-        --model vit_tiny_patch16_224.augreg_in21k_ft_in1k --checkpoint vit_tiny.npz --wandb
+    For example:
+
+    - `tta-bench source fine-tune --output vit-cifar10.safetensors --images cifar-10-batches-bin
+      --model vit_tiny_patch16_224.augreg_in21k_ft_in1k --checkpoint vit_tiny.npz --wandb`
     """
     with one_sentence():
         if model is None and config is None:
-            raise ValueError("say what is fine-tuned: --model with its full timm tag, or --config with --checkpoint")
+            raise ValueError("no model was given: use --model with a full timm tag, or --config with --checkpoint")
         from tta_bench.training.fine_tune import FineTuneRecipe, fine_tune
 
         recipe = FineTuneRecipe(
@@ -88,25 +89,27 @@ def source_train_segmenter(
     seed: Seed = 0,
     epochs: Epochs = 8,
     num_images: Annotated[
-        int | None, typer.Option(min=1, help="Training images of streets_c, 2400 by default; of others, all are used")
+        int | None,
+        typer.Option(min=1, help="Training images, for streets_c only (default 2400); others use all"),
     ] = None,
     lr: Annotated[float | None, typer.Option(help="Peak learning rate; 3e-3 for streets_c, 1e-3 for others")] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Images per step, 8 by default")] = None,
 ) -> None:
     """Train a SegFormer from scratch on the source domain of a data set with a class per pixel.
 
-    One image in ten is held out for validation. The same command goes on after the last finished epoch.
+    One image in ten is held out for validation. After an interruption, the same command resumes after the last
+    finished epoch.
 
-    Examples:
-        tta-bench source train-segmenter dataset=streets_c --output streets_segformer.safetensors
+    For example:
 
-        tta-bench source train-segmenter dataset=segmentation_folder dataset.images=camvid/images
-        dataset.labels=camvid/labels dataset.classes=camvid/label_colors.txt dataset.source_domain=day
-        --output segformer.safetensors --epochs 40
+    - `tta-bench source train-segmenter dataset=streets_c --output streets_segformer.safetensors`
+    - `tta-bench source train-segmenter dataset=segmentation_folder dataset.images=camvid/images
+      dataset.labels=camvid/labels dataset.classes=camvid/label_colors.txt dataset.source_domain=day
+      --output segformer.safetensors --epochs 40`
     """
     with one_sentence():
         if not any(word.startswith("dataset=") for word in words or []):
-            raise ValueError("say which data set to learn from, for example dataset=streets_c")
+            raise ValueError("no data set was given: use, for example, dataset=streets_c")
         from tta_bench.training.segmenter import train_on_source_domain
 
         train_on_source_domain(
@@ -117,24 +120,26 @@ def source_train_segmenter(
 
 @source_app.command("warmup")
 def source_warmup(words: Words = None) -> None:
-    """Train what a method adds to the source model on labeled source images, and keep it for later runs.
+    """Train the parameters that a method adds to the source model, and cache them for later runs.
 
-    A run does this by itself when the cache lacks it.
+    It uses labeled source images. A run does this automatically if the cache has no entry.
 
-    Example:
-        tta-bench source warmup method=vida method.warmup_steps=500
+    For example:
+
+    - `tta-bench source warmup method=vida method.warmup_steps=500`
     """
     _prepare_source(words)
 
 
 @source_app.command("stats")
 def source_stats(words: Words = None) -> None:
-    """Measure what a method needs of the source images (statistics, Fisher information), and keep it.
+    """Compute what a method needs from source images (statistics, Fisher information), and cache it.
 
-    A run does this by itself when the cache lacks it.
+    A run does this automatically if the cache has no entry.
 
-    Example:
-        tta-bench source stats method=eata dataset=corrupted dataset.images=images/
+    For example:
+
+    - `tta-bench source stats method=eata dataset=corrupted dataset.images=images/`
     """
     _prepare_source(words)
 
@@ -146,6 +151,6 @@ def _prepare_source(words: list[str] | None) -> None:
 
         run = Run(compose_run(words or []))
         facts, file = run.prepare_source(console)
-    done = "was there already" if facts["source_cached"] else f"took {facts['source_seconds']:.1f} s"
+    done = "already cached" if facts["source_cached"] else f"took {facts['source_seconds']:.1f} s"
     images = f"{facts['source_forward_samples']} images forward, {facts['source_backward_samples']} backward"
     console.print(f"{run.choices['method']}: {done} ({images}); {file}", highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""What all commands share: where they print, their overrides, and how they tell of a mistake."""
+"""Shared by all commands: consoles, the overrides argument, and error messages."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Words = Annotated[
     typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, e.g. setting=cdc dataset.severity=3"),
 ]
 REPLACEMENTS = {"–": "-", "—": "-", "±": "~", "·": "|", "…": "."}
-"""What stands for a character that the terminal's encoding lacks, one for one, so that tables keep their columns."""
+"""One-character replacements for characters that the terminal's encoding lacks, so that tables stay aligned."""
 
 
 class Program(TyperGroup):
-    """The commands; a terminal that does not take UTF-8 gets replacements instead of ending the program."""
+    """The command group; characters that the terminal cannot encode are replaced instead of raising an error."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run a command."""
@@ -48,7 +48,7 @@ errors = Console(stderr=True)
 
 @contextmanager
 def one_sentence() -> Iterator[None]:
-    """Turn a user's mistake, or a disk that is full, into one sentence and exit status 2."""
+    """Report a user error or a failed write as a single sentence, with exit status 2."""
     try:
         yield
     except (ValueError, FileNotFoundError, WriteError) as error:

@@ -137,7 +137,7 @@ def ptta(
     concentration: float = 0.1,
     slots: int | None = None,
 ) -> Schedule:
-    """Practical TTA: domains in order, and inside each domain labels that are correlated in time.
+    """Practical TTA: domains in order, with temporally correlated labels within each domain.
 
     For each class, shares ~ Dirichlet(concentration * 1_slots) cut its samples into one chunk per slot; the chunks of
     a slot arrive in random order, each in one piece. As the concentration tends to 0, each class arrives in a single

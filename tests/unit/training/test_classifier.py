@@ -106,4 +106,4 @@ def test_mistakes_are_one_sentence(tmp_path, monkeypatch, words, message):
 def test_a_segmenter_needs_a_data_set():
     done = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["source", "train-segmenter", "--output", "w.safetensors"])
     assert done.exit_code == 2
-    assert "say which data set to learn from, for example dataset=streets_c" in done.output.replace("\n", " ")
+    assert "no data set was given: use, for example, dataset=streets_c" in done.output.replace("\n", " ")

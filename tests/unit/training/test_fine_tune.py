@@ -185,4 +185,4 @@ class TestTheCommand:
     def test_a_missing_model_ends_with_status_2(self, tmp_path):
         done = self.typed("--output", tmp_path / "w.safetensors", "--images", "x.npz")
         assert done.exit_code == 2
-        assert "say what is fine-tuned: --model" in done.output.replace("\n", " ")
+        assert "no model was given: use --model" in done.output.replace("\n", " ")

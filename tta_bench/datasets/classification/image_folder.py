@@ -30,7 +30,7 @@ def image_folder(
     source_images: str | None = None,
     on_bad_image: OnBadImage = "fail",
 ) -> ImageDomains:
-    """Any images in <root>/<domain>/<class>/: PACS, DomainNet, ImageNet-R, -Sketch, -A and V2, your own.
+    """Any images in <root>/<domain>/<class>/: PACS, DomainNet, ImageNet-R, -Sketch, -A and -V2, or your own.
 
     Args:
         root: The folder that holds a folder per domain.

@@ -44,7 +44,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
 
 
 def packed(*, root: str, domains: str | list[str] | None = None) -> ImageDomains:
-    """A data set that ``tta-bench data pack`` has written: no decoding, in every run after the first.
+    """A data set written by ``tta-bench data pack``, which needs no decoding.
 
     Args:
         root: The folder it was written to.

@@ -36,7 +36,7 @@ def segmentation_folder(
     frost_folder: str | None = None,
     seed: int = 0,
 ) -> SegmentationDomains | CorruptedSegmentation:
-    """Any images with a label PNG each: CamVid, your own.
+    """Any images with one label PNG each, such as CamVid or your own.
 
     Args:
         images: The folder of images. Its folders are the domains, unless ``table`` says otherwise.
