@@ -2,6 +2,7 @@
 # installs everything into .venv, and later calls install again only after pyproject.toml or constraints.txt changed.
 #
 #   PYTHON     which Python makes .venv, e.g. PYTHON=python3.13
+#   VENV       where the environment lies, to keep one for each Python: PYTHON=python3.13 VENV=.venv-3.13
 #   PIP_ARGS   further words for pip. On Linux, PyPI's torch is the CUDA build, which also runs without a GPU but is
 #              gigabytes larger than the CPU build. For the CPU build, say at the first call:
 #              make bench PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
