@@ -6,48 +6,13 @@ import pytest
 import torch
 from torch import nn
 
+from tests.helpers.methods import BACKBONES, FAST, Honest
 from tta_bench import testing
-from tta_bench.functional import adapt_norm_layers, softmax_entropy
-from tta_bench.methods import METHODS, TTAMethod
+from tta_bench.functional import adapt_norm_layers
+from tta_bench.methods import METHODS
 from tta_bench.testing import checks
 from tta_bench.types import PredictionTiming
 
-# Settings that make a method quick enough to be checked, and every branch of it reached.
-FAST = {
-    "bdg": {"lr": 0.01, "threshold_momentum": 0.5, "alignment": 0.1},
-    "cmae": {"lr": 0.001, "restore_probability": 0.1},
-    "cotta": {"threshold": 0.9, "num_views": 3, "restore_probability": 0.05},
-    "dept": {"warmup_steps": 3, "stages": 2, "prompt_length": 2, "head_width": 16, "neighbors": 3, "memory_size": 20},
-    "deyo": {"lr": 0.01, "entropy_margin": 0.41, "plpd_threshold": 0.05},
-    "dpcore": {"steps_new": 3, "num_source": 32},
-    "dpcore_b": {"steps_new": 3, "num_source": 32, "buffer_size": 5},
-    "dpcore_simplified": {"steps_new": 3, "num_source": 32},
-    "eata": {"entropy_margin": 0.41, "cosine_margin": 0.9, "num_source": 32},
-    "ecotta": {"warmup_steps": 3, "partitions": 2, "bottleneck": 4, "entropy_margin": 0.665},
-    "eta": {"entropy_margin": 0.41, "cosine_margin": 0.9},
-    "foa": {"population": 6, "num_source": 32},
-    "memo": {"num_views": 2},
-    "note_pbrs": {"lr": 0.01, "memory_size": 6, "update_every": 5},
-    "petta": {"memory_size": 6, "num_source": 32},
-    "pseudo_label": {"threshold": 0.9},
-    "rdumb": {"entropy_margin": 0.41, "cosine_margin": 0.9, "reset_every": 3},
-    "rotta": {"memory_size": 6, "update_every": 5},
-    "santa": {"num_source": 32},
-    "sar": {"lr": 0.01, "entropy_margin": 0.41, "reset_threshold": 0.1},
-    "vdp": {"jump": 0.02, "grid": 16, "frame_width": 1, "warmup_steps": 3},
-    "vida": {"warmup_steps": 3, "high_rank": 4, "num_views": 2},
-}
-
-
-def uneven_backbone():
-    """A final norm as training leaves it: with equal weights, the mean of a token over its channels is always 0."""
-    backbone = testing.toy_backbone()
-    torch.nn.init.normal_(backbone.vit.norm.weight, 1.0, 0.3, generator=torch.Generator().manual_seed(0))
-    return backbone
-
-
-# Networks of methods that refuse a vision transformer, or look at such means.
-BACKBONES = {"bn_adapt": testing.toy_cnn, "cmae": uneven_backbone}
 METHOD_NAMES = list(METHODS)
 
 
@@ -67,26 +32,6 @@ def test_dpcore_official_keeps_the_contract():
     testing.check_method(
         METHODS["dpcore"], lr=0.1, coreset_stats="prompted", prompt_init="uniform", steps_new=3, num_source=32
     )
-
-
-class Honest(TTAMethod):
-    """Tent in few lines, as a base for methods that break one promise each."""
-
-    prediction_timing = PredictionTiming.LAST_FORWARD
-
-    def passes(self):
-        return (1, 1)
-
-    def configure_adaptation(self):
-        self.adapted = adapt_norm_layers(self.backbone)
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.adapted, lr=0.05, momentum=0.9)
-
-    def forward_and_adapt(self, images):
-        logits = self.backbone(images)
-        self.update(softmax_entropy(logits).mean())
-        return logits
 
 
 class SurvivesReset(Honest):

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from tests.contract.test_contract import BACKBONES, FAST
+from tests.helpers.methods import BACKBONES, FAST
 from tta_bench import testing
 from tta_bench.callbacks.agreement import check_agreement
 from tta_bench.methods import METHODS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.contract.test_contract import FAST
+from tests.helpers.methods import FAST
 from tta_bench import testing
 from tta_bench.methods import METHODS
 from tta_bench.testing.checks import check_memory_is_flat

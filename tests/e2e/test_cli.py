@@ -19,6 +19,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
+from tests.helpers.commands import invoke
 from tta_bench.cli.app import app
 from tta_bench.cli.show import make_schedule
 from tta_bench.config.compose import compose_run, plain
@@ -65,12 +66,6 @@ class Unready(Source):
     def extra_parameters(self):
         return self.prompt.numel()
 """
-
-
-def invoke(*words, home):
-    """Run the program in this process, with runs and cache below ``home``."""
-    places = [f"output={home}/runs", f"cache_dir={home}/cache"]
-    return CliRunner(env={"COLUMNS": "200"}).invoke(app, [*words, "logger=off", *places], catch_exceptions=True)
 
 
 def results(home):

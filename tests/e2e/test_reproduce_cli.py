@@ -9,7 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 from typer.testing import CliRunner
 
-from tests.e2e.test_cli import invoke
+from tests.helpers.commands import invoke
 from tta_bench.cli.app import app
 from tta_bench.paper.tables import table_names
 

@@ -6,35 +6,11 @@ import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
+from tests.helpers.plane import WIDTH, Plane
 from tta_bench.methods import DPCoreSimplified
-from tta_bench.models.backbones.base import Backbone
 
-WIDTH, THETA = 4, 3.0
-
-
-class Plane(Backbone):
-    """A backbone whose features are its inputs, moved by the mean of the prompt."""
-
-    feature_dim = prompt_dim = num_classes = WIDTH
-
-    def __init__(self) -> None:
-        super().__init__((0.0,), (1.0,))
-        self.weight = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
-        self.double()
-
-    def prepare(self, images: Tensor) -> Tensor:
-        return images  # points of the plane, not pixels
-
-    def _embed(self, images: Tensor) -> Tensor:
-        return images.flatten(1)
-
-    def _encode(self, tokens: Tensor, prompt: Tensor | None) -> Tensor:
-        return tokens if prompt is None else tokens + prompt.mean(dim=0)
-
-    def classify(self, features: Tensor) -> Tensor:
-        return features
+THETA = 3.0
 
 
 @st.composite

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.contract.test_contract import Honest
+from tests.helpers.methods import Honest
 from tta_bench import testing
 from tta_bench.methods import DPCore
 from tta_bench.types import SourceNeed

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.contract.test_contract import FAST
+from tests.helpers.methods import FAST
 from tta_bench.methods import DePT
 from tta_bench.methods.dept import Seen
 from tta_bench.models.parts.stage_prompts import ProjectionHead, encode_prompted, project, stage_prompts

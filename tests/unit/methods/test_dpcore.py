@@ -7,38 +7,10 @@ import math
 import pytest
 import torch
 
-from tests.property.test_dpcore_propositions import WIDTH, Plane
+from tests.helpers.plane import WIDTH, element, images_with, method
 from tta_bench.functional import Statistics, batch_statistics, softmax_entropy, statistics_distance
 from tta_bench.methods import DPCore
 from tta_bench.testing import batches, ready, toy_backbone
-
-
-def method(**settings):
-    built = DPCore(Plane(), **{"prompt_length": 1, "steps_new": 2, "num_source": 4, **settings})
-    built.double().configure_model()
-    built.load_source_state(
-        {
-            "initial_prompt": torch.zeros(built.hparams.prompt_length, WIDTH).double(),
-            "source_mean": torch.zeros(WIDTH).double(),
-            "source_std": torch.ones(WIDTH).double(),
-            "source_spread": torch.tensor(2 * (1 + 1 / math.sqrt(2))).double(),  # of WIDTH = 4 standard deviations of 1
-        }
-    )
-    return built
-
-
-def images_with(mean: float, std: float = 1.0) -> torch.Tensor:
-    """Four images whose features have the given mean and unbiased standard deviation in every dimension."""
-    values = torch.tensor([-1.0, 1.0, -1.0, 1.0]).double() * std * math.sqrt(3) / 2 + mean
-    return values[:, None].expand(4, WIDTH).reshape(4, 1, 1, WIDTH)
-
-
-def element(built, mean, std, prompt):
-    """Append a coreset element with constant entries."""
-    row = torch.full((1, WIDTH), 1.0).double()
-    built.coreset.mean = torch.cat([built.coreset.mean, mean * row])
-    built.coreset.std = torch.cat([built.coreset.std, std * row])
-    built.coreset.prompt = torch.cat([built.coreset.prompt, prompt * row[None]])
 
 
 def test_statistics_use_the_unbiased_standard_deviation():

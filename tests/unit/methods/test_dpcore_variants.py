@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from tests.unit.methods.test_dpcore import element, images_with, method
+from tests.helpers.plane import element, images_with, method
 from tta_bench.functional import batch_statistics, softmax_entropy
 from tta_bench.methods import DPCore, DPCoreB
 from tta_bench.testing import batches, check_method, ready, toy_backbone, toy_cnn

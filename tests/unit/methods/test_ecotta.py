@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from tests.contract.test_contract import FAST
+from tests.helpers.methods import FAST
 from tta_bench import testing
 from tta_bench.functional import softmax_entropy
 from tta_bench.methods import EcoTTA

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 import torch
 
-from tests.contract.test_contract import BACKBONES, FAST
+from tests.helpers.methods import BACKBONES, FAST
 from tta_bench import testing
 from tta_bench.methods import METHODS
 from tta_bench.types import SourceNeed

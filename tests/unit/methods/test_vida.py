@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.contract.test_contract import FAST
+from tests.helpers.methods import FAST
 from tta_bench import testing
 from tta_bench.functional import soft_cross_entropy, symmetric_cross_entropy
 from tta_bench.methods import ViDA

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.contract.test_contract import FAST
+from tests.helpers.methods import FAST
 from tta_bench import testing
 from tta_bench.methods import METHODS, Source
 from tta_bench.methods.warm_up import warm_up

@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers.report_runs import result
 from tests.helpers.segmented_runs import write_segmented
-from tests.unit.report.test_table import cells, shown
+from tests.helpers.tables import cells, shown
 from tta_bench.report import FORMATS, report_text
 from tta_bench.report.groups import group_runs
 from tta_bench.report.measures import column_measures, domain_measures

@@ -8,6 +8,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from tests.helpers.tables import cells, shown
 from tta_bench.report import comparison_tables
 from tta_bench.report.groups import group_runs
 from tta_bench.report.runs import RunRecord
@@ -35,22 +36,6 @@ def result(method="tent", seed=0, errors=(40.0, 20.0), **changes):
             node = node[parent]
         node[last] = value
     return made
-
-
-def shown(*results):
-    """Each table as lines of text."""
-    console = Console(width=300, record=True, file=StringIO())
-    texts = []
-    for table in comparison_tables(results):
-        console.print(table)
-        texts.append(console.export_text().splitlines())
-    return texts
-
-
-def cells(lines, label):
-    """The cells of the row with this label."""
-    (line,) = [line for line in lines if line.strip(" │┃").startswith(f"{label} ")]
-    return [cell.strip() for cell in line.replace("┃", "│").split("│")[2:-1]]
 
 
 @pytest.mark.parametrize(
