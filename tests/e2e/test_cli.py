@@ -217,8 +217,8 @@ class TestTheSourceCache:
 
     def test_statistics_are_measured_once(self, tmp_path):
         first, second = (invoke(*self.WORDS, home=tmp_path) for _ in range(2))
-        assert "learns the source" in first.output
-        assert "learns the source" not in second.output
+        assert ": source phase" in first.output
+        assert ": source phase" not in second.output
         assert results(tmp_path)["dpcore"]["source_cached"] is True
         assert len(list(tmp_path.glob("cache/source/*.safetensors"))) == 1
 
@@ -236,7 +236,7 @@ class TestTheSourceCache:
 
     def test_a_method_without_needs_says_so(self, tmp_path):
         done = invoke("source", "stats", "method=tent", home=tmp_path)
-        assert (done.exit_code, "tent needs nothing of the source domain" in done.output) == (2, True)
+        assert (done.exit_code, "tent needs no source images" in done.output) == (2, True)
 
     @pytest.mark.parametrize("word", ["method.num_source=32", "model.preprocess=native", "method.prompt_length=4"])
     def test_another_measurement_has_another_key(self, tmp_path, word):
@@ -255,7 +255,7 @@ class TestTheSourceCache:
     def test_what_the_source_does_not_depend_on_keeps_the_key(self, tmp_path):
         invoke(*self.WORDS, home=tmp_path)
         done = invoke(*self.WORDS, "method.lr=0.5", "dataset.severity=2", "setting=csc", home=tmp_path)
-        assert "learns the source" not in done.output
+        assert ": source phase" not in done.output
 
     def test_other_source_images_have_another_key(self, tmp_path):
         for name, shift in (("a", 0), ("b", 1)):
@@ -313,7 +313,7 @@ class TestAFailingMethod:
 
     def test_that_wants_more_source_images_than_there_are_is_told_of_at_once(self, tmp_path):
         done = invoke("bench", *SMALL, "methods=[source,eata]", "eata.num_source=4001", home=tmp_path)
-        reason = "EATA wants 4001 images of the source domain and shapes_c has 4000: lower num_source"
+        reason = "EATA needs 4001 source images, but shapes_c has 4000: lower num_source"
         assert done.output.index(f"eata will fail: {reason}") < done.output.index("eata seed 0 failed")
         assert done.exit_code == 1
         assert {name: r["status"] for name, r in results(tmp_path).items()} == {"source": "done", "eata": "failed"}

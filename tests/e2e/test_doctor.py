@@ -95,7 +95,7 @@ class TestWhereAllIsWell:
         known = (Anchor("a", "us", errors), Anchor("b", "us", dict.fromkeys(errors, 99.0)))
         monkeypatch.setitem(anchors.ANCHORS, "shapes_c", known)
         _, found = examined(*SMALL, "method=source", images=80)
-        assert found["protocol"][0].startswith(f"looks like a: {mean:.1f} % there (us), {mean:.1f} ± ")
+        assert found["protocol"][0].startswith(f"matches a: {mean:.1f} % there (us), {mean:.1f} ± ")
         assert found["protocol"][1] == "ok"
         monkeypatch.setitem(anchors.ANCHORS, "shapes_c", known[1:])
         assert examined(*SMALL, "method=source")[1]["protocol"][1] == "note"
@@ -104,7 +104,7 @@ class TestWhereAllIsWell:
         monkeypatch.setitem(anchors.ANCHORS, "shapes_c", (Anchor("a", "us", {"fog": 20.0}),))
         words = [*SMALL, "dataset.domains=[fog]", "setting=csc", f"output={tmp_path}", "trainer=cpu"]
         said = [CliRunner().invoke(app, ["run", *words, f"method={name}"]).output for name in ("source", "tent")]
-        assert ["The source error looks like" in text for text in said] == [True, False]
+        assert ["The source error matches" in text for text in said] == [True, False]
 
 
 class TestProblems:
@@ -150,14 +150,14 @@ class TestProblems:
             (folder / "day" / str(name)).rename(folder / "day" / f"x{(name + 5) % 10}")
         done, found = examined(*words_for(folder))
         assert done.exit_code == 1
-        assert "guessing gives 90.0 %: do labels and model belong together?" in found["source error, stream"][0]
+        assert "guessing gives 90.0 %: do the labels and the model match?" in found["source error, stream"][0]
 
     def test_a_label_that_the_model_does_not_know(self, examined, tmp_path):
         np.savez(tmp_path / "x.npz", images=np.zeros((4, 64, 64, 3), np.uint8), labels=[0, 1, 2, 10])
         words = ["dataset=corrupted", f"dataset.images={tmp_path}/x.npz", "dataset.domains=[clean]", "logger=off"]
         done, found = examined(*words, "method=source")
         assert done.exit_code == 1
-        assert "the data has a label 10, but the model tells 10 classes apart" in found["model"][0]
+        assert "the data has a label 10, but the model has 10 classes" in found["model"][0]
 
     def test_a_method_that_cannot_run_does_not_hide_the_others(self, examined, folder):
         done, found = examined(*words_for(folder)[:-1], "methods=[source,dpcore,bn_adapt]")
@@ -180,7 +180,7 @@ class TestArchives:
 
     @pytest.mark.parametrize(
         ("content", "found", "state", "status"),
-        [(b"right", "MD5 as published", "ok", 0), (b"wrong", "MD5 not as published", "problem", 1)],
+        [(b"right", "MD5 as published", "ok", 0), (b"wrong", "MD5 differs", "problem", 1)],
     )
     def test_beside_the_data_are_compared(self, examined, folder, published, content, found, state, status):
         (folder.parent / "x.tar").write_bytes(content)
@@ -228,4 +228,4 @@ class TestWandb:
         monkeypatch.delenv("WANDB_MODE")
         monkeypatch.delenv("WANDB_API_KEY", raising=False)
         monkeypatch.setenv("NETRC", str(tmp_path / "none"))
-        assert examined(*SMALL[:-1], "method=source")[1]["W&B"][0].startswith("offline: runs are kept")
+        assert examined(*SMALL[:-1], "method=source")[1]["W&B"][0].startswith("offline: runs stay in their folders")

@@ -57,7 +57,7 @@ def test_what_has_run_is_not_run_again_not_even_by_another_table(home):
     before = {path: path.stat().st_mtime_ns for path in home.rglob("batches.csv")}
     done = invoke("reproduce", "single_domain_prompt", *SMALL, "methods=[source,tent,dpcore]", home=home)
     assert done.exit_code == 0, done.output
-    assert done.output.count("was finished before") == 3
+    assert done.output.count("already finished") == 3
     assert {path: path.stat().st_mtime_ns for path in home.rglob("batches.csv")} == before
     assert lines(home, "single_domain_prompt")["DPCore", "Mean"]["ours"] == lines(home)["DPCore", "Mean"]["ours"]
 
@@ -116,7 +116,7 @@ def test_tuning_writes_the_best_point_and_repeats_nothing(tmp_path):
     options = ["--grid", "lr=[0.01,1.0]", "--output", str(tmp_path / "best.yaml")]
     first, second = (invoke(*words, *options, home=tmp_path) for _ in range(2))
     assert (first.exit_code, second.exit_code) == (0, 0), first.output
-    assert second.output.count("was finished before") == 3
+    assert second.output.count("already finished") == 3
     results = [json.loads(path.read_text()) for path in tmp_path.rglob("result.json")]
     assert {tuple(r["domains"]) for r in results} == {("speckle_noise", "gaussian_blur", "spatter", "saturate")}
     assert {r["config"]["dataset"]["split"] for r in results} == {"validation"}

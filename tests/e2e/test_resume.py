@@ -189,7 +189,7 @@ class TestKilled:
     def test_at_any_moment_the_run_goes_on(self, whole, own_method, tmp_path, moment):
         assert in_a_child(MOMENTS[moment], tmp_path, own_method) == -signal.SIGKILL
         done = Done(tmp_path, own_method)
-        expected = {"before the first state": "", "after the result": "was finished before"}
+        expected = {"before the first state": "", "after the result": "already finished"}
         assert expected.get(moment, "resumed at batch") in done.said
         if moment == "after the result":
             done.run.method = whole.run.method  # nothing was run
@@ -205,8 +205,8 @@ class TestKilled:
         (state,) = tmp_path.rglob("runs/**/state.pt")
         state.write_bytes(state.read_bytes()[:-100])
         done = Done(tmp_path, own_method)
-        assert "state.pt is of no use" in done.said
-        assert "resumed at batch 2 from the state before" in done.said
+        assert "state.pt cannot be used" in done.said
+        assert "resumed at batch 2 from the previous state" in done.said
         assert_as_uninterrupted(done, whole)
 
     def test_with_both_states_damaged_it_starts_over(self, whole, own_method, tmp_path):
@@ -214,7 +214,7 @@ class TestKilled:
         for state in tmp_path.rglob("runs/**/state*.pt"):
             state.write_bytes(b"")
         done = Done(tmp_path, own_method)
-        assert "starts over" in done.said
+        assert "starting over" in done.said
         assert_as_uninterrupted(done, whole)
 
     @pytest.mark.parametrize("method", ["dpcore", "tent"])
@@ -291,7 +291,7 @@ class TestInterrupted:
 
         assert in_a_child(last, tmp_path, own_method) == 143
         done = Done(tmp_path, own_method)
-        assert "was finished before" in done.said
+        assert "already finished" in done.said
         assert done.rows() == whole.rows()
 
 
@@ -326,7 +326,7 @@ def test_on_two_devices_a_run_is_interrupted_and_goes_on(own_method, tmp_path):
 class TestAFinishedRun:
     def test_is_not_repeated_and_its_result_is_shown(self, whole, own_method, tmp_path):
         again = Done(tmp_path / "whole", own_method, "checkpoint_every=3")
-        assert "Everything seed 0: was finished before" in again.said
+        assert "Everything seed 0: already finished" in again.said
         assert again.result == whole.result
 
     def test_is_skipped_by_bench(self, tmp_path):
@@ -335,7 +335,7 @@ class TestAFinishedRun:
         console = Console(file=StringIO(), width=300)
         both = bench([*words, "methods=[source,tent]"], console)
         assert both[0]["finished"] == first[0]["finished"]
-        assert console.file.getvalue().count("was finished before") == 1
+        assert console.file.getvalue().count("already finished") == 1
         assert [result["status"] for result in both] == ["done", "done"]
 
     def test_is_repeated_when_never_is_asked_for(self, whole, own_method, tmp_path):
@@ -348,7 +348,7 @@ class TestAFinishedRun:
     def test_is_repeated_when_the_code_of_its_method_has_changed(self, whole, own_method, tmp_path):
         (tmp_path / "everything.py").write_text(METHOD + "# changed\n")
         again = Done(tmp_path / "whole", own_method)
-        assert "runs again, because code_sha256 was" in again.said
+        assert "running again, because code_sha256 was" in again.said
         assert again.rows() == whole.rows()
 
 

@@ -1,1 +1,1 @@
-"""Runs: one, many side by side, tuned; resumed where they were interrupted."""
+"""Single runs, benches and tuning, with resuming of interrupted runs."""

@@ -1,4 +1,4 @@
-"""Many runs on the same streams, then the comparison."""
+"""Run several methods on the same streams and compare them."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from tta_bench.methods import METHODS
 from tta_bench.results.run_folder import write_result
 
 DEFAULT_METHODS = ("source", "tent", "dpcore")
-# What methods=all leaves out; each still runs when it is named.
+# Methods that methods=all leaves out; each still runs if it is named.
 NOT_IN_ALL = {
     "bn_adapt": "needs batch norm",
     "dpcore_b": "is for streams of single images",
-    "dpcore_simplified": "serves the paper's analysis",
+    "dpcore_simplified": "is only for the paper's analysis",
     "memo": "is episodic and passes every image forward 65 times",
 }
 
 
 @dataclass(frozen=True)
 class BenchPlan:
-    """What a bench runs: every method with every seed, under common words and words of its own."""
+    """What a bench runs: every method with every seed, with common and method-specific words."""
 
     methods: tuple[str, ...]
     seeds: tuple[int, ...]
@@ -75,12 +75,12 @@ def make_plan(words: Words) -> BenchPlan:
     for word in request.common:
         if word.key.startswith("method."):
             example = f"{_short(methods[-1])}.{word.key.removeprefix('method.')}={word.text}"
-            raise ConfigError(f"{word}: bench runs several methods, say which one, for example {example}")
+            raise ConfigError(f"{word}: bench runs several methods; name the one it is for, for example {example}")
     return BenchPlan(methods, request.seeds or (0,), request.common, request.own)
 
 
 def _all_methods(dataset: str | None) -> tuple[str, ...]:
-    """What ``methods=all`` stands for on a data set."""
+    """The methods that ``methods=all`` selects on a data set."""
     able = {name for name, cls in METHODS.items() if cls.segments or dataset not in SEGMENTATION}
     return tuple(name for name in METHODS if name in able and name not in NOT_IN_ALL)
 
@@ -91,7 +91,7 @@ def _short(method: str) -> str:
 
 
 def tables_apart(jobs: Sequence[Composed]) -> str | None:
-    """What of data, stream, model or precision keeps runs from standing in one table, in words; None if nothing."""
+    """The differences in data, stream, model or precision that make runs incomparable, in words; None if none."""
     seen: dict[str, dict[str, list[str]]] = {}
     for job in jobs:
         for group in ("dataset", "setting", "model", "trainer"):
@@ -104,17 +104,17 @@ def tables_apart(jobs: Sequence[Composed]) -> str | None:
         f"{key} is " + " and ".join(f"{value} for {', '.join(dict.fromkeys(names))}" for value, names in values.items())
         for key, values in differ.items()
     ]
-    return f"these runs cannot stand in one table: {'; '.join(told)}" if told else None
+    return f"these runs cannot be compared in one table: {'; '.join(told)}" if told else None
 
 
 def bench(words: Words, console: Console) -> list[dict[str, Any]]:
-    """Run the plan; one failed run never stops the others.
+    """Run the plan; a failed run never stops the others.
 
     Returns:
-        The results, in the order of the runs. Where Source ran on the same stream, the others know its error.
+        The results, in the order of the runs. If Source ran on the same stream, the others include its error.
 
     Raises:
-        ConfigError: If the words are wrong; nothing has run then.
+        ConfigError: If the words are wrong; in that case nothing has run.
     """
     jobs = make_plan(words).compose()
     if told := tables_apart(jobs):
@@ -131,7 +131,7 @@ def with_source_error(result: dict[str, Any], results: Sequence[dict[str, Any]])
     Args:
         result: The result of a run.
         results: Results of the whole bench; a finished run of ``source`` with the same stream, weights, data and
-            preprocessing is the reference. Without one the result is returned as it is.
+            preprocessing is the reference. Without one the result is returned unchanged.
     """
     same = ("stream_sha256", "weights_sha256", "data", "preprocess")
     for source in results:

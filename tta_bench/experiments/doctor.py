@@ -1,4 +1,4 @@
-"""Everything that could go wrong in a long run, looked at before it starts."""
+"""Check before a long run what could go wrong in it."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from tta_bench.prepare.download import PUBLIC, md5_of
 
 State = Literal["ok", "note", "problem"]
 COLORS = {"ok": "green", "note": "yellow", "problem": "bold red"}
-REACH = 3.0  # seconds that W&B's server has to answer
-SAMPLED = 8  # images of each domain whose size is looked at
+REACH = 3.0  # timeout for W&B's server, in seconds
+SAMPLED = 8  # number of images of each domain whose size is checked
 BATCH = 25
 
 
@@ -45,13 +45,13 @@ class Check(NamedTuple):
 
 
 def doctor(words: Sequence[str], console: Console, images: int = 300) -> list[Check]:
-    """Look at data, model, their fit, disk, memory and W&B for the words of a run or a bench; nothing is written.
+    """Check data, model, disk, memory and W&B for the words of a run or a bench; nothing is written.
 
     Args:
         words: As for ``tta-bench run``, or with ``methods=[...]`` as for ``tta-bench bench``.
-        console: Shows what is being looked at.
-        images: How many images of the stream the source model predicts to see whether it fits, and a third of that
-            of the source.
+        console: Shows what is being checked.
+        images: Number of images of the stream on which the source model is evaluated to see whether it fits the data;
+            a third as many source images are used.
 
     Raises:
         ConfigError: If the words are wrong.
@@ -60,7 +60,7 @@ def doctor(words: Sequence[str], console: Console, images: int = 300) -> list[Ch
     checks: list[Check] = []
 
     def look(title: str, steps: Callable[[], Iterator[Check]]) -> None:
-        with console.status(f"looking at {title} ..."):
+        with console.status(f"checking {title} ..."):
             try:
                 checks.extend(steps())
             except (ValueError, OSError, RuntimeError, AssertionError) as error:  # the last two by torch and timm
@@ -85,7 +85,7 @@ def doctor(words: Sequence[str], console: Console, images: int = 300) -> list[Ch
 
 
 def checks_table(checks: Sequence[Check]) -> Table:
-    """What was found, a line each."""
+    """The checks as a table, one row each."""
     table = Table("what", "found", "", title="doctor")
     for check in checks:
         table.add_row(check.name, escape(check.found), f"[{COLORS[check.state]}]{check.state}[/]")
@@ -137,7 +137,7 @@ def _data(job: Composed, opened: list[DomainDataset]) -> Iterator[Check]:
 
 
 def _classes(domains: DomainDataset) -> Iterator[Check]:
-    """Images per class, domain by domain; a class that a domain lacks is told."""
+    """Images per class in each domain; classes that a domain lacks are reported."""
     counts = {name: np.bincount(np.asarray(domains.labels(name))) for name in domains.domains}
     total = max(len(count) for count in counts.values())
     lacking = {name: total - int((count > 0).sum()) for name, count in counts.items()}
@@ -163,7 +163,7 @@ def _label_map(domains: DomainDataset) -> Iterator[Check]:
 
 
 def _archives(job: Composed, domains: DomainDataset) -> Iterator[Check]:
-    """Archives that lie beside the data are compared with the published checksums."""
+    """Compare archives next to the data with the published checksums."""
     root = job.config.dataset.get("root")
     for folder in [] if root is None else [Path(root).expanduser(), Path(root).expanduser().parent]:
         for archive in (a for archives in PUBLIC.values() for a in archives):
@@ -173,7 +173,7 @@ def _archives(job: Composed, domains: DomainDataset) -> Iterator[Check]:
             elif archive.md5 and (file := folder / archive.name).is_file():
                 same = md5_of(file) == archive.md5
                 yield Check(
-                    "archives", f"{file}: MD5 {'as' if same else 'not as'} published", "ok" if same else "problem"
+                    "archives", f"{file}: MD5 {'as published' if same else 'differs'}", "ok" if same else "problem"
                 )
 
 
@@ -191,7 +191,7 @@ def _model(job: Composed, domains: DomainDataset, runs: list[Run]) -> Iterator[C
 
 
 def _sizes(run: Run) -> Iterator[Check]:
-    """A few images of each domain are decoded: do they have one size, and does the model take it?"""
+    """Decode a few images of each domain: they must have one size, which the model must accept."""
     sizes: dict[tuple[int, ...], str] = {}
     for name in run.domains.domains:
         count = len(run.domains.labels(name))
@@ -203,7 +203,7 @@ def _sizes(run: Run) -> Iterator[Check]:
         remedy = "setting.batch_size=1" if has_label_maps(run.domains) else "dataset.image_size"
         yield Check("image sizes", found, "ok") if alone else Check("image sizes", f"{found}: set {remedy}", "problem")
         return
-    _prepared(run, [run.domains.load(run.domains.domains[0], 0)])  # refuses what the model does not take
+    _prepared(run, [run.domains.load(run.domains.domains[0], 0)])  # raises if the model does not accept it
     (shape,) = sizes
     enlarged = run.backbone.image_size not in (None, shape[1]) and run.backbone.preprocess.resize is None
     yield Check("image sizes", f"{found}, enlarged to {run.backbone.image_size}" if enlarged else found)
@@ -214,7 +214,7 @@ def _prepared(run: Run, images: Sequence[np.ndarray]) -> torch.Tensor:
 
 
 def _source_error(run: Run, images: int) -> Iterator[Check]:
-    """The source model's error on other images of each domain, and on source images."""
+    """The source model's error on images of each domain and on source images."""
     rng = np.random.default_rng(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     run.backbone.to(device)
@@ -242,7 +242,7 @@ def _source_error(run: Run, images: int) -> Iterator[Check]:
     stream = {name: count for name, count in counts.items() if name is not None}
     yield _error("source error, stream", stream, guess, "note" if len(stream) < len(groups) else "problem")
     if told := describe_protocol(run.domains.name, run.domains.describe(), stream):
-        yield Check("protocol", told, "note" if "no protocol" in told or "may as well" in told else "ok")
+        yield Check("protocol", told, "note" if "no known protocol" in told or "not ruled out" in told else "ok")
 
 
 def _loader(domains: DomainDataset, name: str) -> Callable[[int], np.ndarray]:
@@ -253,12 +253,12 @@ def _error(name: str, counts: dict[str, Count], guess: float, state: State) -> C
     mean, half = mean_error(counts)
     found = f"{mean:.1f} ± {half:.1f} % on {sum(count.images for count in counts.values())} images"
     if mean >= 0.95 * guess:
-        return Check(name, f"{found}, guessing gives {guess:.1f} %: do labels and model belong together?", state)
+        return Check(name, f"{found}, guessing gives {guess:.1f} %: do the labels and the model match?", state)
     return Check(name, found)
 
 
 def _method(job: Composed, domains: DomainDataset) -> Iterator[Check]:
-    """Whether a method can run here, and about what memory it takes."""
+    """Whether a method can run here, and its approximate memory use."""
     name, run = job.choices["method"], Run(job, domains)
     check_source(run.method, domains)
     image = _prepared(run, [domains.load(domains.domains[0], 0)])
@@ -278,16 +278,16 @@ def _disk(job: Composed) -> Iterator[Check]:
 
 
 def _wandb(job: Composed) -> Iterator[Check]:
-    """Never a problem: without W&B the run folder has everything."""
+    """Never a problem, since the run folder contains everything without W&B."""
     settings = job.config.logger.get("wandb")
     if settings is None:
-        yield Check("W&B", "not asked for")
+        yield Check("W&B", "not used")
         return
     mode = wandb_mode(settings.mode)
     if mode == "disabled":
         yield Check("W&B", "switched off by WANDB_MODE=disabled")
     elif mode != "online":
-        yield Check("W&B", f"{mode}: runs are kept in their folders, wandb sync uploads them")
+        yield Check("W&B", f"{mode}: runs stay in their folders until wandb sync uploads them")
     if mode != "online":
         return
     try:
@@ -296,7 +296,7 @@ def _wandb(job: Composed) -> Iterator[Check]:
     except urllib.error.HTTPError as error:  # an answer, too
         yield Check("W&B", f"{server()} answers ({error.code})")
     except OSError as error:
-        yield Check("W&B", f"{server()} does not answer ({error}): logger.wandb.mode=offline saves the waiting", "note")
+        yield Check("W&B", f"{server()} does not answer ({error}): use logger.wandb.mode=offline", "note")
 
 
 def _range(numbers: Sequence[int]) -> str:

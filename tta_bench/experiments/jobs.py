@@ -1,4 +1,4 @@
-"""Many runs, one after the other: the only loop over runs, whoever asks for them."""
+"""The loop over runs that bench, tune and reproduce share."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from tta_bench.ranks import is_launched, is_single_device
 
 
 def run_jobs(jobs: Sequence[Composed], console: Console) -> list[dict[str, Any]]:
-    """Run what is not finished yet.
+    """Run all jobs that are not finished yet.
 
-    Words that make no run are refused before the first run starts. Once runs have started, one that fails never stops
-    the others; a method that cannot work with this model or these data is named before the first run starts, and fails
-    when its turn comes.
+    Invalid configurations are refused before the first run starts. After that, a failed run never stops the others; a
+    method that does not work with the model or the data is reported before the first run starts, and fails when it is
+    run.
 
     Args:
         jobs: The configurations, in the order in which they run.
-        console: Where progress and failures are told.
+        console: Where progress and failures are printed.
 
     Returns:
         The results in the order of the jobs, in the form of ``result.json``, with the run's ``folder``. A run that
         could not be started has none; what is not known of it, such as the data, is taken from the first run.
 
     Raises:
-        ValueError: If the first run cannot be made, or another one on the same data and model: nothing has run then.
-        FileNotFoundError: The same, for a file.
-        WriteError: If the disk does not take the files of a run.
+        ValueError: If the first run, or another one with the same data and model, cannot be built; nothing has run.
+        FileNotFoundError: The same, for a missing file.
+        WriteError: If the files of a run cannot be written.
         Interrupted: After a SIGTERM or SIGINT.
     """
     opened: dict[str, DomainDataset] = {}  # every run sees the same images, rendered once
@@ -66,10 +66,10 @@ def run_jobs(jobs: Sequence[Composed], console: Console) -> list[dict[str, Any]]
 
 
 def _announce_failures(jobs: Sequence[Composed], run: Run, console: Console) -> None:
-    """Name the methods that cannot work with the first run's model or data, before hours are spent on the others.
+    """Report the methods that do not work with the first run's model or data before hours are spent on the others.
 
     Raises:
-        ValueError: If a method cannot even be built from its words.
+        ValueError: If a method cannot be built from its configuration.
     """
     looked_at = []
     for job in jobs:
@@ -90,7 +90,7 @@ def _say(console: Console, sentence: str, style: str) -> None:
 
 
 def execute(run: Run, console: Console) -> dict[str, Any]:
-    """Run here, or in processes of its own if it takes several devices and nobody has started one for each."""
+    """Run in this process, or in separate ones if the run uses several devices and was not launched once per device."""
     if is_single_device(run.config.trainer.devices) or is_launched():
         return run.execute(console)
     run_apart([sys.executable, "-m", "tta_bench", "run", *map(str, run.words)])

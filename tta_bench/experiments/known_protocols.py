@@ -1,7 +1,7 @@
-"""Source errors that others measured: which protocol does a source error of ours look like?
+"""Published source errors, to identify the protocol that a measured source error corresponds to.
 
-One checkpoint gives other source errors under another preprocessing, and a difference there is larger than most gains
-of methods. The pattern over the corruptions tells more than the mean, so a few hundred images are often enough.
+The source error of a checkpoint depends on the preprocessing, by more than most methods gain. The pattern over the
+corruptions is more informative than the mean, so that a few hundred images are often enough.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from tta_bench.datasets.corruptions import COMMON
 from tta_bench.datasets.corruptions.names import corruption_and_severity
 
-TOLERANCE = 1.0  # percentage points by which other images, rounding and versions move an error
-UNDECIDED = 20.0  # a protocol that is less likely by a smaller factor is not ruled out
+TOLERANCE = 1.0  # percentage points by which a different sample, rounding and versions may change an error
+UNDECIDED = 20.0  # likelihood ratio below which another protocol is not ruled out
 
 
 class Anchor(NamedTuple):
@@ -70,20 +70,20 @@ def mean_error(counts: Mapping[str, Count]) -> tuple[float, float]:
 
 
 def _variance(rate: float, n: int) -> float:
-    rate = (rate * n + 1) / (n + 2)  # or the interval of 0 wrong of 20 would have no width
+    rate = (rate * n + 1) / (n + 2)  # otherwise the interval for 0 wrong of 20 would have zero width
     return rate * (1 - rate) / n
 
 
 def describe_protocol(dataset: str, data: Mapping[str, Any], counts: Mapping[str, Count]) -> str | None:
-    """One sentence: which known protocol the source errors look like, and how sure that is.
+    """A sentence that names the known protocol closest to the source errors, and how certain this is.
 
     Args:
         dataset: Name of the data set.
-        data: What it says of itself in a result.
-        counts: Per domain; those that are no corruption at severity 5 are left out.
+        data: Its description in a result.
+        counts: Per domain; domains that are not corruptions at severity 5 are ignored.
 
     Returns:
-        None if nothing is known of this data set, or of its classes, or of none of these domains.
+        The sentence; None if nothing is known about this data set, its classes or any of these domains.
     """
     severity = data.get("packed_from", data).get("severity", 0)
     named = {corruption_and_severity(name, severity): count for name, count in counts.items()}
@@ -98,11 +98,11 @@ def describe_protocol(dataset: str, data: Mapping[str, Any], counts: Mapping[str
     (least, squares, best), *others = sorted(fits, key=lambda fit: fit[0])
     told = f"{_mean(best, known):.1f} % there ({best.source}), {measured:.1f} ± {half:.1f} % here"
     if squares > len(known) + 3 * math.sqrt(2 * len(known)):
-        return f"looks like no protocol that is known; the nearest is {best.protocol}: {told}"
-    sentence = f"looks like {best.protocol}: {told}"
+        return f"matches no known protocol; the closest is {best.protocol}: {told}"
+    sentence = f"matches {best.protocol}: {told}"
     for misfit, _, other in others:
         if misfit - least < 2 * math.log(UNDECIDED):
-            sentence += f"; it may as well be {other.protocol}, {_mean(other, known):.1f} % there: take more images"
+            sentence += f"; {other.protocol} ({_mean(other, known):.1f} % there) is not ruled out: use more images"
     return sentence
 
 

@@ -1,4 +1,4 @@
-"""About how much device memory a method takes, found with one image on the CPU."""
+"""Estimate the device memory of a method from one image on the CPU."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from tta_bench.methods.base import TTAMethod
 
 
 class Memory(NamedTuple):
-    """Bytes that a batch needs at least; views of the images that go through together come on top."""
+    """Lower bound of the bytes that a batch needs; views of the images that share a pass are not included."""
 
-    weights: int  # of the network, what the method adds, and its copies
+    weights: int  # of the network, its copies and the parameters that the method adds
     training: int  # gradients and the optimizer's moments
     activations: int  # of one forward pass, kept for the backward pass if there is one
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Sum of all parts."""
         return sum(self)
 
     def __str__(self) -> str:
@@ -32,11 +32,11 @@ def _readable(size: int) -> str:
 
 
 def estimate_memory(method: TTAMethod, image: Tensor, batch_size: int) -> Memory:
-    """Count what a batch of this size keeps in memory.
+    """Estimate the memory of a batch of this size.
 
     Args:
-        method: Not set up yet, or set up; nothing is adapted.
-        image: One image (1, C, H, W) as the network takes it.
+        method: The method, set up or not; it is not adapted.
+        image: One image (1, C, H, W) in the form that the network expects.
         batch_size: Images per batch.
     """
     method.configure_model()
@@ -50,7 +50,7 @@ def estimate_memory(method: TTAMethod, image: Tensor, batch_size: int) -> Memory
 
 
 def _kept(method: TTAMethod, image: Tensor) -> int:
-    """Bytes that the backward pass of one image needs, besides the weights."""
+    """Bytes that the backward pass of one image needs in addition to the weights."""
     weights = {t.untyped_storage().data_ptr() for t in (*method.parameters(), *method.buffers())}
     kept: dict[int, int] = {}
 
@@ -62,7 +62,7 @@ def _kept(method: TTAMethod, image: Tensor) -> int:
 
     inside = any(p.requires_grad for p in method.backbone.parameters())
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        # What is learned at the input, a prompt for example, needs the gradients of everything behind it.
+        # A parameter at the input, such as a prompt, needs the gradients of all later layers.
         logits = method.backbone(image if inside else image.clone().requires_grad_())
     del logits
     return sum(kept.values())

@@ -1,4 +1,4 @@
-"""Whether a run is finished, goes on or starts from the beginning: decided from its folder, which one process holds."""
+"""Decide from a run's folder whether the run is finished, resumes or starts over; one process locks the folder."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tta_bench.results.identity import identity
 from tta_bench.results.run_folder import read_rows
 
 PACKAGE = Path(__file__).parents[1]
-DECISIVE = ("data", "datasets", "functional", "methods", "models", "streams", "types.py")  # the code that makes numbers
+DECISIVE = ("data", "datasets", "functional", "methods", "models", "streams", "types.py")  # the code behind the numbers
 
 _held: set[int] = set()  # locked folders
 
 
 def code_sha256(method: TTAMethod, package: Path = PACKAGE) -> str:
-    """Hash of the code that makes the numbers: this package's and the files of the method's own classes."""
+    """Hash of the code that determines the numbers: that of this package and the files of the method's classes."""
     files = {path for path in package.rglob("*.py") if path.relative_to(package).parts[0] in DECISIVE}
     for cls in type(method).__mro__:
         top = cls.__module__.partition(".")[0]
@@ -41,7 +41,7 @@ def code_sha256(method: TTAMethod, package: Path = PACKAGE) -> str:
 
 
 def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """What differs, the first few named; empty if nothing does."""
+    """The first few differences, in words; empty if there are none."""
     names = [name for name in {**now, **before} if before.get(name) != now.get(name)]
     shown = [f"{name} was {_short(before.get(name))} and is {_short(now.get(name))}" for name in names[:3]]
     return ", ".join([*shown, f"and {len(names) - 3} more"] if len(names) > 3 else shown)
@@ -53,30 +53,30 @@ def _short(value: Any) -> str:
 
 
 def find_finished(folder: Path, mine: Mapping[str, str], title: str, console: Console) -> dict[str, Any] | None:
-    """The result of a finished run with this identity, if that is what the folder holds; says what it finds."""
+    """The result of the finished run with this identity, if the folder holds one; prints what it finds."""
     try:
         result = json.loads((folder / "result.json").read_text())
     except (FileNotFoundError, json.JSONDecodeError):
         return None
     if result.get("status") != "done":
         return None
-    StateFiles(folder).delete()  # of a process that was killed just after it had finished
+    StateFiles(folder).delete()  # left by a process that was killed just after it had finished
     if difference := _difference(identity(result), mine):
-        _say(console, f"{title}: runs again, because {difference}")
+        _say(console, f"{title}: running again, because {difference}")
         return None
     result = {**result, "folder": str(folder)}
     if wrong := [told for found in check_run(result).values() for told in found]:
-        _say(console, f"{title}: runs again, because its files do not agree: {wrong[0]}")
+        _say(console, f"{title}: running again, because its files are inconsistent: {wrong[0]}")
         return None
-    _say(console, f"{title}: was finished before, this is its result (resume=never runs it again)")
+    _say(console, f"{title}: already finished, using its result (resume=never runs it again)")
     return result
 
 
 def find_state(folder: Path, mine: Mapping[str, str], title: str, console: Console) -> Resumed | None:
-    """The newest state that is whole, with the rows before it; rows beyond it are cut off.
+    """The most recent intact state, with the rows before it; rows beyond it are cut off.
 
     Raises:
-        ConfigError: If the state is of another run; the message says what differs.
+        ConfigError: If the state belongs to another run; the message says what differs.
     """
     files, rows = StateFiles(folder), folder / "batches.csv"
     found, damaged = None, {}
@@ -95,13 +95,13 @@ def find_state(folder: Path, mine: Mapping[str, str], title: str, console: Conso
         except ValueError as error:
             found, damaged[path] = None, str(error)
     for path, reason in damaged.items():
-        path.unlink()  # or it would take the place of a whole state at the next writing
-        _say(console, f"{title}: {path.name} is of no use, {reason}")
+        path.unlink()  # otherwise it would replace an intact state at the next write
+        _say(console, f"{title}: {path.name} cannot be used, {reason}")
     if found is not None:
         os.truncate(rows, found.state["rows_bytes"])
-        _say(console, f"{title}: resumed at batch {found.step}{' from the state before' if damaged else ''}")
+        _say(console, f"{title}: resumed at batch {found.step}{' from the previous state' if damaged else ''}")
     elif damaged:
-        _say(console, f"{title}: starts over")
+        _say(console, f"{title}: starting over")
     return found
 
 
@@ -110,7 +110,7 @@ def _refuse_another(state: Mapping[str, Any], mine: Mapping[str, str], path: Pat
     before, now = (state["identity"], mine) if same_format else ({"format": state["format"]}, {"format": FORMAT})
     if difference := _difference(before, now):
         raise ConfigError(
-            f"{path} is the state of another run ({difference}): start over with resume=never, or move its folder away"
+            f"{path} belongs to another run ({difference}): start over with resume=never, or move its folder away"
         )
 
 
@@ -120,10 +120,10 @@ def _say(console: Console, sentence: str) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a run folder; the system lets go of it when the process ends, however it ends.
+    """Lock a run folder; the operating system releases the lock when the process ends, however it ends.
 
     Raises:
-        ConfigError: If another process holds it.
+        ConfigError: If another process has locked it.
     """
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -131,7 +131,7 @@ def locked(folder: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ConfigError(
-                f"another process is running in {folder}: wait until it ends, or choose another output=..."
+                f"another process is using {folder}: wait until it ends, or choose another output=..."
             ) from error
         except OSError:  # some network file systems have no locks
             pass
@@ -143,7 +143,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _let_go() -> None:
-    """A loader process must not hold the folder of a run that was killed."""
+    """Release the locks, so that a loader process does not keep the folder of a killed run locked."""
     for handle in _held:
         os.close(handle)
     _held.clear()

@@ -1,4 +1,4 @@
-"""One run: one method on one stream, written to one folder."""
+"""A run: one method on one stream, written to one folder."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ PACKAGES = ("tta_bench", "torch", "lightning", "timm", "numpy", "scipy", "opencv
 
 
 def build_method(node: DictConfig, backbone: Backbone, seed: int) -> TTAMethod:
-    """The method that a node describes; one that draws nothing need not take a seed.
+    """Build the method that a node describes; the seed is passed only if the method accepts one.
 
     Raises:
-        ConfigError: If the model scores pixels and the method does not.
+        ConfigError: If the model is a segmentation model, which the method does not support.
     """
     make = build(node)
     if backbone.segments and not make.func.segments:
         able = ", ".join(name for name, cls in METHODS.items() if cls.segments)
-        raise ConfigError(f"{make.func.__name__} cannot adapt a model that scores pixels: choose from {able}")
+        raise ConfigError(f"{make.func.__name__} cannot adapt a segmentation model: choose from {able}")
     takes_seed = "seed" in inspect.signature(make.func).parameters
     return make(backbone, seed=seed) if takes_seed else make(backbone)
 
@@ -85,7 +85,7 @@ class Run:
 
     def __init__(self, composed: Composed, domains: DomainDataset | None = None) -> None:
         if get_target(composed.config.model) is load_segformer:
-            require_mmseg()  # before it asks for anything else
+            require_mmseg()  # before anything else can be missing
         require(composed.config)
         self.config, self.choices, self.words, self.tuned = (
             composed.config, composed.choices, composed.words, composed.tuned
@@ -116,15 +116,15 @@ class Run:
     def execute(self, console: Console) -> dict[str, Any]:
         """Run the stream, or the rest of it, and return what ``result.json`` holds.
 
-        A run that is finished is not repeated. A method that raises, or returns a score that is not finite, ends as
-        status ``failed`` with its message, and so does a run whose trainer, callbacks or loggers cannot be made; the
-        rows so far stay on disk.
+        A finished run is not repeated. If the method raises or returns a score that is not finite, or if the trainer,
+        callbacks or loggers cannot be built, the run ends with status ``failed`` and the message; the rows so far stay
+        on disk.
 
         Raises:
-            ConfigError: If another process holds the run folder or the state in it is of another run; nothing is
-                written then.
+            ConfigError: If another process has locked the run folder, or the state in it belongs to another run;
+                nothing is written then.
             WriteError: If the run folder cannot be written.
-            Interrupted: After a SIGTERM or SIGINT, when everything is on disk.
+            Interrupted: After a SIGTERM or SIGINT, once everything is on disk.
         """
         monitor = AdaptationMonitor(rows=self.folder / "batches.csv")
         every, seconds = self.config.checkpoint_every, self.config.checkpoint_seconds
@@ -153,16 +153,16 @@ class Run:
             return self._run(made, monitor, checkpoint, console)
 
     def prepare_source(self, console: Console) -> tuple[dict[str, Any], Path]:
-        """Only learn what the method needs of the source, and keep it for later runs.
+        """Run only the method's source phase, and cache its result for later runs.
 
         Returns:
-            What it cost, and the file.
+            Its cost, and the cached file.
 
         Raises:
-            ConfigError: If the method needs nothing of the source.
+            ConfigError: If the method has no source phase.
         """
         if self.method.source_need is SourceNeed.NOTHING:
-            raise ConfigError(f"{self.choices['method']} needs nothing of the source domain: run it right away")
+            raise ConfigError(f"{self.choices['method']} needs no source images: there is nothing to prepare")
         cache = Path(self.config.cache_dir)
         facts = fit_or_load_source(self.method, self.data, cache, self._trainer([]), console)
         return facts, source_file(self.method, self.data, cache)
@@ -173,7 +173,7 @@ class Run:
         return find_finished(self.folder, identity(self.header()), self.title, console)
 
     def _failed(self, error: Exception) -> dict[str, Any]:
-        """The result of a run that did not come to its first batch."""
+        """The result of a run that failed before its first batch."""
         result = {**self.header(), "status": "failed", "error": str(error), "finished": _utc()}
         with writing(self.folder):
             OmegaConf.save(self.config, self.folder / "config.yaml")
@@ -235,7 +235,7 @@ class Run:
         return {**result, "folder": str(self.folder)}
 
     def _adapt_along(self, trainer: L.Trainer, checkpoint: StreamCheckpoint) -> dict[str, Any]:
-        """Be one of several ranks: compute a share of every batch and leave the files to rank 0."""
+        """Run as a rank other than 0: compute a share of every batch, and leave writing files to rank 0."""
         if finished := self._finished(Console(quiet=True)):
             return finished
         fit_or_load_source(self.method, self.data, Path(self.config.cache_dir), trainer, Console(quiet=True))
@@ -248,17 +248,17 @@ class Run:
         for name, node in self.config.callbacks.items():
             try:
                 made.append(build(node))
-            except Exception as error:  # whatever a user's class raises
-                raise ConfigError(f"the callback {name} cannot be made: {_first_line(error)}") from error
+            except Exception as error:  # a user's class can raise anything
+                raise ConfigError(f"the callback {name} cannot be created: {_first_line(error)}") from error
         return made
 
     def _trainer(self, callbacks: list[L.Callback]) -> L.Trainer:
         quiet_lightning()
         settings = plain(self.config.trainer)
         try:
-            if not is_single_device(settings["devices"]):  # a rank that died is noticed in a minute
+            if not is_single_device(settings["devices"]):  # notice within a minute that a rank has died
                 settings["strategy"] = DDPStrategy(timeout=timedelta(minutes=1))
-            elif not is_launched():  # or a job of a cluster that has several tasks would be taken for several ranks
+            elif not is_launched():  # otherwise the tasks of a cluster job would be taken for ranks
                 settings["plugins"] = [LightningEnvironment()]
             return L.Trainer(
                 **settings,
@@ -270,11 +270,11 @@ class Run:
                 enable_progress_bar=False,
                 enable_model_summary=False,
             )
-        except Exception as error:  # from a missing device to what a plugin makes of the environment
-            raise ConfigError(f"the trainer cannot be made: {_first_line(error)}") from error
+        except Exception as error:  # a missing device, or anything that a plugin raises
+            raise ConfigError(f"the trainer cannot be created: {_first_line(error)}") from error
 
     def header(self) -> dict[str, Any]:
-        """What is known of the run before it starts, in the form of ``result.json``."""
+        """The part of ``result.json`` that is known before the run starts."""
         return {
             "schema": SCHEMA,
             "status": "running",
@@ -310,7 +310,7 @@ class Run:
         return told if source is None else {**told, "source": source.describe()}
 
     def _outcome(self, monitor: AdaptationMonitor, device: torch.device) -> dict[str, Any]:
-        """``device`` is where the stream ran: afterwards Lightning takes the method to the CPU."""
+        """``device`` is where the stream ran, since Lightning moves the method to the CPU afterwards."""
         ready = monitor.last is not None  # before the first batch a method may not know its own size
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu"
         return {
@@ -329,7 +329,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _told(error: BaseException) -> str:
-    """What happened, with the remedy where there is one."""
+    """The error in words, with a remedy if there is one."""
     if isinstance(error, KeyboardInterrupt):
         return "interrupted before the end of a batch: run the same command again to resume from the last state"
     return str(error) if isinstance(error, Interrupted) else f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""What a method learns of the source is learned once and kept on disk, under a key of all that it depends on."""
+"""Cache the result of a method's source phase on disk, under a key of everything that it depends on."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tta_bench.types import SourceNeed
 def fit_or_load_source(
     method: TTAMethod, data: StreamDataModule, cache: Path, trainer: L.Trainer, console: Console
 ) -> dict[str, Any]:
-    """Give the method what it needs of the source domain, from the cache if it is there.
+    """Run a method's source phase, or load its result from the cache.
 
     Returns:
-        ``source_seconds``, ``source_cached`` and the images that went forward and backward (``source_forward_samples``,
-        ``source_backward_samples``) for the result; the stream's costs do not include them.
+        ``source_seconds``, ``source_cached`` and the number of forward and backward passes (``source_forward_samples``,
+        ``source_backward_samples``) for the result; the costs of the stream do not include them.
 
     Raises:
         ValueError: If there are too few source images.
@@ -44,7 +44,7 @@ def fit_or_load_source(
     path = source_file(method, data, cache)
     cached = _load(method, path)
     if not cached:
-        title = f"{type(method).__name__} learns the source"
+        title = f"{type(method).__name__}: source phase"
         console.print(f"{title} ...", style="dim")
         method.to(trainer.strategy.root_device)
         loader = data.source_dataloader(method.source_need)
@@ -62,33 +62,33 @@ def fit_or_load_source(
 
 
 def check_source(method: TTAMethod, domains: DomainDataset) -> None:
-    """Say early that a data set has too few images of the source domain.
+    """Check early that a data set has enough source images.
 
     Raises:
-        ValueError: If there are none, or fewer than the method cannot do without.
+        ValueError: If there are none, or fewer than the method requires.
     """
     if not (wanted := method.least_source_images()):
         return
     if (available := len(domains.source_images())) < wanted:
         raise ValueError(
-            f"{type(method).__name__} wants {wanted} images of the source domain and {domains.name} has {available}: "
+            f"{type(method).__name__} needs {wanted} source images, but {domains.name} has {available}: "
             "lower num_source"
         )
 
 
 def source_file(method: TTAMethod, data: StreamDataModule, cache: Path) -> Path:
-    """Where the source state of a method is kept."""
+    """The cache file of a method's source state."""
     return cache.expanduser() / "source" / f"{_key(method, data)}.safetensors"
 
 
 class _Watched:
-    """Batches of the source with a progress bar over all passes; without a terminal, a line now and then.
+    """Source batches with a progress bar over all passes; without a terminal, periodic lines.
 
     Args:
         loader: The batches.
-        title: What is going on.
+        title: Title of the bar.
         console: Where the progress is shown.
-        total: How many batches there will be over all passes, if it is known.
+        total: Number of batches over all passes, if known.
         every: Seconds between two lines.
     """
 
@@ -116,7 +116,7 @@ class _Watched:
 
 
 def _load(method: TTAMethod, path: Path) -> bool:
-    """Whether the cached file was there and could be read; a damaged one is measured anew."""
+    """Load the cached file and return whether this succeeded; a damaged file is replaced later."""
     try:
         method.load_source_state(load_file(path))
     except (OSError, SafetensorError, KeyError):

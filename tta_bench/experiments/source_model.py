@@ -14,7 +14,7 @@ from tta_bench.models.parts.class_subset import keep_classes
 
 
 def source_model(node: DictConfig, name: str, domains: DomainDataset) -> Backbone:
-    """The model that a node describes; it chooses among the classes that the data set says are possible.
+    """Build the model that a node describes; it predicts only the classes that the data set allows.
 
     Args:
         node: The configuration of the model.
@@ -22,9 +22,9 @@ def source_model(node: DictConfig, name: str, domains: DomainDataset) -> Backbon
         domains: The data set.
 
     Raises:
-        ConfigError: If the model does not fit the data: it scores something else, tells too few classes apart, or
-            would resize images that the data set has resized.
-        ValueError: If the model cannot be made.
+        ConfigError: If the model does not fit the data: it is for the other task, has too few classes, or would resize
+            images that the data set has already resized.
+        ValueError: If the model cannot be built.
     """
     backbone: Backbone = build(node)
     _check_classes(backbone, name, domains)
@@ -33,7 +33,7 @@ def source_model(node: DictConfig, name: str, domains: DomainDataset) -> Backbon
     if backbone.preprocess.resize is not None and (resize := _told(domains, "resize")) is not None:
         raise ConfigError(
             f"the data set (dataset.resize={resize}) and model.preprocess={backbone.preprocess.profile} would both "
-            "resize the images: take model.preprocess=native, which differs in nothing else"
+            "resize the images: use model.preprocess=native, which differs in nothing else"
         )
     return backbone
 
@@ -55,12 +55,12 @@ def _check_classes(backbone: Backbone, name: str, domains: DomainDataset) -> Non
         if len(domains.classes) != known:
             raise ConfigError(
                 f"{data} has {len(domains.classes)} classes ({', '.join(domains.classes)}), but model={name} "
-                f"tells {known} apart: choose a model of these classes"
+                f"has {known}: choose a model with these classes"
             )
         return
     labels = _told(domains, "model_classes") or [int(domains.labels(each).max()) for each in domains.domains]
     if max(labels) >= known:
         raise ConfigError(
-            f"the data has a label {max(labels)}, but the model tells {known} classes apart (0 to {known - 1}): "
-            "choose a model of these classes"
+            f"the data has a label {max(labels)}, but the model has {known} classes (0 to {known - 1}): "
+            "choose a model with these classes"
         )

@@ -42,4 +42,4 @@ def take_source_images(
         if not (left := left - len(images)):
             return
     found = f"{count - left}{' with ' * bool(condition)}{condition}"
-    raise ValueError(f"{type(method).__name__} wants {count} source images and got {found}: lower num_source")
+    raise ValueError(f"{type(method).__name__} needs {count} source images but got {found}: lower num_source")

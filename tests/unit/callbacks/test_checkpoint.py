@@ -191,7 +191,7 @@ class TestGoingOn:
         found, said = self.find(folder)
         assert found.step == 2
         assert "state.pt is damaged" in said
-        assert "resumed at batch 2 from the state before" in said
+        assert "resumed at batch 2 from the previous state" in said
         assert not (folder / "state.pt").exists()
 
     def test_from_the_state_before_rows_that_are_lost(self, folder):
@@ -205,7 +205,7 @@ class TestGoingOn:
             (folder / name).write_bytes(b"")
         found, said = self.find(folder)
         assert found is None
-        assert said.endswith("tent: starts over\n")
+        assert said.endswith("tent: starting over\n")
 
     def test_without_states_starts_over_silently(self, tmp_path):
         assert self.find(tmp_path) == (None, "")
@@ -270,7 +270,7 @@ class TestTheLock:
     def test_a_second_process_is_told_which_folder_and_what_to_do(self, tmp_path):
         with locked(tmp_path):
             assert self.ask(tmp_path) == (
-                f"another process is running in {tmp_path}: wait until it ends, or choose another output=..."
+                f"another process is using {tmp_path}: wait until it ends, or choose another output=..."
             )
         assert list(tmp_path.iterdir()) == []
 

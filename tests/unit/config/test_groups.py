@@ -173,7 +173,9 @@ def test_methods_share_a_stream_on_every_data_set_unless_it_is_said_that_they_do
         words = [f"dataset={dataset}", "methods=all", "model=timm", "model.name=x"]
         assert tables_apart(make_plan(words).compose()) is None
     told = tables_apart(make_plan(["methods=[source,tent,dpcore]", "tent.setting.batch_size=4"]).compose())
-    assert told == ("these runs cannot stand in one table: setting.batch_size is 64 for source, dpcore and 4 for tent")
+    assert told == (
+        "these runs cannot be compared in one table: setting.batch_size is 64 for source, dpcore and 4 for tent"
+    )
 
 
 class TestCfg:
@@ -211,10 +213,10 @@ class TestWhileTheTrainerIsBuilt:
     @pytest.mark.parametrize(
         ("words", "told"),
         [
-            (["callbacks=owngroups.Speechless"], "the callback Speechless cannot be made: RuntimeError"),
-            (["callbacks=owngroups.NotReady"], "the callback NotReady cannot be made: no such sensor"),
-            (["callbacks=lightning.pytorch.callbacks.RichProgressBar"], "the trainer cannot be made: Trainer was"),
-            (["trainer.accelerator=tpu"], "the trainer cannot be made: "),
+            (["callbacks=owngroups.Speechless"], "the callback Speechless cannot be created: RuntimeError"),
+            (["callbacks=owngroups.NotReady"], "the callback NotReady cannot be created: no such sensor"),
+            (["callbacks=lightning.pytorch.callbacks.RichProgressBar"], "the trainer cannot be created: Trainer was"),
+            (["trainer.accelerator=tpu"], "the trainer cannot be created: "),
         ],
     )
     def test_whatever_fails_is_a_failed_run(self, own, tmp_path, words, told):

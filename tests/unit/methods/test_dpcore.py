@@ -189,13 +189,13 @@ def test_a_batch_of_one_image_has_no_distances():
 def test_entropy_filter_keeps_only_confident_source_images():
     built = DPCore(toy_backbone(), num_source=4, source_filter="entropy", prompt_length=1)
     built.configure_model()  # ln(4) / 2 - 1 < 0: nothing passes
-    with pytest.raises(ValueError, match="wants 4 source images and got 0 with source_filter=entropy: "):
+    with pytest.raises(ValueError, match="needs 4 source images but got 0 with source_filter=entropy: "):
         built.fit_source(batches(2))
 
 
 def test_too_few_source_images_are_refused():
     built = DPCore(toy_backbone(), num_source=300)
-    with pytest.raises(ValueError, match="wants 300 source images and got 16: lower num_source"):
+    with pytest.raises(ValueError, match="needs 300 source images but got 16: lower num_source"):
         built.fit_source(batches(2))
 
 

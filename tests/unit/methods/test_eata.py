@@ -128,7 +128,7 @@ def test_fisher_information_outlives_a_reset():
 
 
 def test_too_few_source_images_are_refused():
-    with pytest.raises(ValueError, match="EATA wants 2000 source images and got 64: lower num_source"):
+    with pytest.raises(ValueError, match="EATA needs 2000 source images but got 64: lower num_source"):
         ready(lambda: EATA(toy_backbone()))
 
 

@@ -136,7 +136,7 @@ def test_published_size():
 def test_what_is_missing_is_told():
     with pytest.raises(ValueError, match="needs a vision transformer"):
         FOA(toy_cnn()).configure_model()
-    with pytest.raises(ValueError, match="FOA wants 300 source images and got 16: lower num_source"):
+    with pytest.raises(ValueError, match="FOA needs 300 source images but got 16: lower num_source"):
         FOA(toy_backbone()).fit_source(batches(2))
     built = FOA(toy_backbone())
     built.configure_model()

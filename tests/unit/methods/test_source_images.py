@@ -37,10 +37,10 @@ def test_only_kept_images_count_and_batches_without_any_are_skipped():
 
 
 def test_too_few_images_are_refused():
-    with pytest.raises(ValueError, match=r"^Source wants 21 source images and got 20: lower num_source$"):
+    with pytest.raises(ValueError, match=r"^Source needs 21 source images but got 20: lower num_source$"):
         take(21)
 
 
 def test_too_few_images_of_a_kind_are_refused_by_the_name_of_the_kind():
-    with pytest.raises(ValueError, match=r"^Source wants 4 source images and got 3 with source_filter=sure: lower"):
+    with pytest.raises(ValueError, match=r"^Source needs 4 source images but got 3 with source_filter=sure: lower"):
         take(4, keep=lambda x: x.flatten() >= 17, condition="source_filter=sure")

@@ -146,5 +146,5 @@ class TestARun:
 
     def test_a_model_of_fewer_classes_is_refused(self, words):
         others = [w for w in words if not w.startswith("model")]
-        with pytest.raises(ConfigError, match=r"the data has a label 999, but the model tells 10 classes apart"):
+        with pytest.raises(ConfigError, match=r"the data has a label 999, but the model has 10 classes"):
             self.run(*others, "model=shapes_vit", "method=source")

@@ -60,7 +60,7 @@ def test_a_finished_run_never_answers_for_another(word, tmp_path):
     (mine,) = read_results([folder])
     console = Console(file=io.StringIO(), width=300)
     assert find_finished(folder, identity({**mine, "config": other}), "tent", console) is None
-    assert "runs again, because" in console.file.getvalue()
+    assert "running again, because" in console.file.getvalue()
     assert find_finished(folder, identity(mine), "tent", console)["status"] == "done"
 
 
@@ -71,4 +71,7 @@ def test_a_finished_run_whose_files_were_edited_runs_again(tmp_path):
     path.write_text(path.read_text().replace('"mean_error": 25.0', '"mean_error": 5.0'))
     console = Console(file=io.StringIO(), width=300)
     assert find_finished(folder, identity(mine), "tent", console) is None
-    assert "tent: runs again, because its files do not agree: result.json is not as the run" in console.file.getvalue()
+    assert (
+        "tent: running again, because its files are inconsistent: result.json is not as the run"
+        in console.file.getvalue()
+    )
