@@ -18,6 +18,7 @@ from tta_bench.datasets.classification.corrupted import corrupted
 from tta_bench.datasets.classification.image_folder import image_folder
 from tta_bench.datasets.classification.imagenet_c import imagenet_c
 from tta_bench.datasets.classification.packed import packed
+from tta_bench.datasets.classification.scenes_c import scenes_c
 from tta_bench.datasets.classification.shapes_c import shapes_c
 from tta_bench.datasets.segmentation.driving import acdc, cityscapes
 from tta_bench.datasets.segmentation.folder import segmentation_folder
@@ -34,6 +35,7 @@ SEGMENTATION: dict[str, tuple[str, ...]] = {
 }
 DATASETS: dict[str, Callable[..., Any]] = {
     "shapes_c": shapes_c,
+    "scenes_c": scenes_c,
     "corrupted": corrupted,
     "cifar10_c": cifar10_c,
     "cifar100_c": cifar100_c,

@@ -13,6 +13,7 @@ from tta_bench.datasets.classification.corrupted import corrupted
 from tta_bench.datasets.classification.image_folder import image_folder
 from tta_bench.datasets.classification.imagenet_c import imagenet_c
 from tta_bench.datasets.classification.packed import packed
+from tta_bench.datasets.classification.scenes_c import scenes_c
 from tta_bench.datasets.classification.shapes_c import shapes_c
 from tta_bench.datasets.segmentation.driving import acdc, cityscapes
 from tta_bench.datasets.segmentation.folder import segmentation_folder
@@ -69,6 +70,12 @@ class ShapesC(NamedStream):
     """The embedded procedural shapes; see ``tta_bench.datasets.classification.shapes_c.shapes_c``."""
 
     make = staticmethod(shapes_c)
+
+
+class ScenesC(NamedStream):
+    """The embedded procedural scenes; see ``tta_bench.datasets.classification.scenes_c.scenes_c``."""
+
+    make = staticmethod(scenes_c)
 
 
 class CorruptedImages(NamedStream):

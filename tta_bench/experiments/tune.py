@@ -141,8 +141,9 @@ def _on_validation_data(values: Mapping[str, Any], words: Sequence[Override]) ->
     if own:
         domains = values["dataset.domains"]
         _refuse_others([domains] if isinstance(domains, str) else domains, "dataset.domains names")
-    if str(values.get("dataset", "shapes_c")).startswith("shapes_c"):
-        return read_words(["dataset=shapes_c_validation", *(word for word in words if word.key != "dataset")])
+    dataset = str(values.get("dataset", "shapes_c")).removesuffix("_validation")
+    if dataset in ("shapes_c", "scenes_c"):
+        return read_words([f"dataset={dataset}_validation", *(word for word in words if word.key != "dataset")])
     return read_words([*words, *([] if own else [f"dataset.domains=[{','.join(VALIDATION)}]"])])
 
 

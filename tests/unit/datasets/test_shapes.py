@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from tta_bench.datasets.procedural.shapes import _FIELDS, CLASSES, SPLITS, ShapesImages, label, render
+from tta_bench.datasets.procedural.shapes import CLASSES, FIELDS, SPLITS, ShapesImages, label, render
 
 # Of the first images as they were when the weights in the package were trained.
 GOLDEN = {
@@ -54,7 +54,7 @@ def test_splits_share_no_image():
 def test_every_class_has_a_shape_of_its_own():
     axis = np.linspace(-1.3, 1.3, 65)
     x, y = np.meshgrid(axis, axis)
-    masks = [field(x, y) < 0 for field in _FIELDS]
+    masks = [field(x, y) < 0 for field in FIELDS]
     assert len(masks) == len(CLASSES) == 10
     for mask in masks:
         assert 0.1 < mask.mean() < 0.6

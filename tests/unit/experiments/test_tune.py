@@ -16,19 +16,19 @@ from tta_bench.experiments.tune import Tuned, Tuning, make_tuning, tune, tuned_y
 
 
 class TestTestDataAreRefused:
-    @pytest.mark.parametrize("dataset", ["shapes_c", "shapes_c_validation", "imagenet_c", "packed"])
+    @pytest.mark.parametrize("dataset", ["shapes_c", "shapes_c_validation", "scenes_c", "imagenet_c", "packed"])
     @pytest.mark.parametrize("domains", ["common", "noise", "clean", "[speckle_noise,fog]", "fog/3", "[fog/3]"])
     def test_named_in_words(self, dataset, domains):
-        words = ["method=tent", f"dataset={dataset}", f"dataset.domains={domains}", "dataset.root=x"]
+        words = ["method=tent", f"dataset={dataset}", f"dataset.domains={domains}"]
         with pytest.raises(ConfigError, match="validation corruptions only"):
-            make_tuning([word for word in words if "shapes" not in dataset or "root" not in word])
+            make_tuning([*words, "dataset.root=x"] if dataset in ("imagenet_c", "packed") else words)
 
     @pytest.mark.parametrize("name", COMMON)
     def test_every_corruption_that_methods_are_compared_on(self, name):
         with pytest.raises(ConfigError, match=f"names {name}: .* validation corruptions only"):
             make_tuning(["method=tent", f"dataset.domains=[{name}]"])
 
-    @pytest.mark.parametrize("dataset", ["shapes_c", "shapes_c_validation", "corrupted"])
+    @pytest.mark.parametrize("dataset", ["shapes_c", "shapes_c_validation", "scenes_c", "corrupted"])
     def test_the_test_split(self, dataset):
         with pytest.raises(ConfigError, match=r"dataset\.split=test"):
             make_tuning(["method=tent", f"dataset={dataset}", "dataset.split=test"])
@@ -38,6 +38,11 @@ class TestTestDataAreRefused:
         config = compose_run(make_tuning(["method=tent", *words]).base).config
         assert config.dataset.split == "validation"
         assert config.dataset.domains == "validation"
+
+    def test_scenes_become_their_own_validation_set(self):
+        composed = compose_run(make_tuning(["method=tent", "dataset=scenes_c"]).base)
+        assert composed.choices["dataset"] == "scenes_c_validation"
+        assert (composed.config.dataset.split, composed.config.dataset.domains) == ("validation", "validation")
 
     def test_other_data_show_the_validation_corruptions(self):
         base = make_tuning(["method=tent", "dataset=imagenet_c", "dataset.root=x"]).base

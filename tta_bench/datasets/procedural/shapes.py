@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tta_bench.datasets.procedural.rendered import SPLITS, RenderedImages
+
 CLASSES = (
     "circle", "square", "triangle", "star", "cross", "ring", "crescent", "heart", "arrow", "hexagon",
 )  # fmt: skip
-SPLITS = ("train", "source", "validation", "test")
 
 # A shape is a signed distance on the plane: negative inside, about 1 unit in radius; roughly Euclidean near its edge.
 Field = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -65,7 +66,7 @@ def _arrow(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.minimum(head, shaft)
 
 
-_FIELDS: tuple[Field, ...] = (
+FIELDS: tuple[Field, ...] = (
     lambda x, y: np.hypot(x, y) - 0.9,
     _polygon(4, 1.15),
     _polygon(3, 1.2),
@@ -133,11 +134,11 @@ def _mask(rng: np.random.Generator, kind: int, y: np.ndarray, x: np.ndarray, pix
     cy, cx = rng.uniform(-1, 1, 2) * (0.9 - scale)
     u = (np.cos(angle) * (x - cx) + np.sin(angle) * (y - cy)) / (scale * stretch)
     v = (np.sin(angle) * (x - cx) - np.cos(angle) * (y - cy)) / (scale / stretch)  # v grows upwards
-    return (0.5 - _FIELDS[kind](u, v) * scale / pixel).clip(0, 1)
+    return (0.5 - FIELDS[kind](u, v) * scale / pixel).clip(0, 1)
 
 
-class ShapesImages:
-    """The first ``num_images`` images of a split, rendered when first asked for and then kept.
+class ShapesImages(RenderedImages):
+    """The first ``num_images`` images of a split.
 
     Args:
         split: One of ``SPLITS``.
@@ -149,20 +150,4 @@ class ShapesImages:
     """
 
     def __init__(self, split: str, num_images: int, size: int = 64) -> None:
-        if num_images < 1:
-            raise ValueError(f"dataset.num_images must be at least 1, got {num_images}")
-        self.split, self.size = split, size
-        self.labels = np.array([label(i) for i in range(num_images)], dtype=np.int64)
-        self._rendered: dict[int, np.ndarray] = {}
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        if index not in self._rendered:
-            self._rendered[index] = render(self.split, index, self.size)
-        return self._rendered[index]
-
-    def describe(self) -> str:
-        """Split and size."""
-        return f"procedural shapes ({self.split}, {len(self)} images, {self.size} pixels)"
+        super().__init__("procedural shapes", render, label, split, num_images, size)
