@@ -472,3 +472,25 @@ class TestAFreshProcess:
         done = self.run("-c", f"from tta_bench.cli import app; app({words!r})")
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.strip().startswith("shapes_c · cdc · shapes_vit")
+
+
+@pytest.mark.parametrize(("key", "expected"), [(None, "state_dict_ema"), ("state_dict", "state_dict")])
+def test_the_state_dict_that_was_read_is_told(tmp_path, key, expected):
+    own = loading.load_model("shapes_vit").vit.state_dict()
+    raw = {name: value + 0.1 if value.is_floating_point() else value for name, value in own.items()}
+    torch.save({"state_dict": raw, "state_dict_ema": own}, tmp_path / "w.pth")
+    words = ["method=source", *SMALL, "dataset.domains=[fog]", f"model.checkpoint={tmp_path / 'w.pth'}"]
+    chosen = [] if key is None else [f"model.checkpoint_key={key}"]
+    done = invoke("run", *words, *chosen, home=tmp_path)
+    assert done.exit_code == 0, done.output
+    result = results(tmp_path)["source"]
+    also = ["state_dict"] if key is None else []
+    assert result["weights_origin"] == {"key": expected, "prefix": "", "also_fits": also}
+    assert result["weights_sha256"] == loading.weights_sha256(own if key is None else raw)
+    assert ("the weights are state_dict_ema; state_dict would fit, too" in done.output) == (key is None)
+    report = tmp_path / "report.html"
+    assert CliRunner().invoke(app, ["report", f"{tmp_path}/runs", "--output", str(report)]).exit_code == 0
+    assert f"read from {expected}<" in report.read_text()
+    done = CliRunner(env={"COLUMNS": "250"}).invoke(app, ["doctor", *words, *chosen, "logger=off"])
+    assert f"read from {expected}" in done.output
+    assert ("where state_dict would fit, too" in done.output) == (key is None)

@@ -49,6 +49,9 @@ def source_fine_tune(
     images: Annotated[str, typer.Option(help="Class folders, CIFAR's binary version, a .npz file, or a .npy file")],
     model: Annotated[str | None, typer.Option(help="A timm model by its full tag")] = None,
     checkpoint: Annotated[str | None, typer.Option(help="Local weights of that model")] = None,
+    checkpoint_key: Annotated[
+        str | None, typer.Option(help="State dict to load from --checkpoint, as model.checkpoint_key")
+    ] = None,
     config: Annotated[str | None, typer.Option(help="A yaml that describes a model, with --checkpoint")] = None,
     labels: Annotated[str | None, typer.Option(help="Labels for a .npy file of images")] = None,
     split: Annotated[str, typer.Option(help="Split of a .npz file or of CIFAR")] = "train",
@@ -77,7 +80,19 @@ def source_fine_tune(
         from tta_bench.training.fine_tune import FineTuneRecipe, fine_tune
 
         recipe = FineTuneRecipe(
-            images, labels, split, classes, image_size, model, checkpoint, config, seed, epochs, lr, batch_size
+            images,
+            labels,
+            split,
+            classes,
+            image_size,
+            model,
+            checkpoint,
+            checkpoint_key,
+            config,
+            seed,
+            epochs,
+            lr,
+            batch_size,
         )
         fine_tune(recipe, output, console, num_workers=num_workers, wandb=wandb)
 

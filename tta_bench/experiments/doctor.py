@@ -183,7 +183,10 @@ def _model(job: Composed, domains: DomainDataset, runs: list[Run]) -> Iterator[C
     size = f"images of {backbone.image_size}" if backbone.image_size else "images of any size"
     parameters = f"{sum(p.numel() for p in backbone.parameters()) / 1e6:.1f} million parameters"
     yield Check("model", f"{type(backbone).__name__}, {parameters}, {backbone.num_classes} classes, {size}")
-    yield Check("weights", f"SHA-256 {backbone.weights_sha256[:16]}...")
+    origin = backbone.weights_origin or {}
+    read = f", read from {origin['key']}" if origin.get("key") else ""
+    also = f", where {', '.join(origin['also_fits'])} would fit, too" if origin.get("also_fits") else ""
+    yield Check("weights", f"SHA-256 {backbone.weights_sha256[:16]}...{read}{also}", "note" if also else "ok")
     told = backbone.preprocess
     resized = f"resized to {told.resize[0]} and cut to {told.resize[1]}" if told.resize else "not resized"
     yield Check("preprocess", f"{told.profile}: mean {list(told.mean)}, std {list(told.std)}, {resized}")

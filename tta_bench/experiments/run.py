@@ -200,6 +200,12 @@ class Run:
                 f"{self.title}: {skipped['number']} damaged images are left out, first {skipped['first'][0]}",
                 style="yellow", highlight=False, markup=False, soft_wrap=True,
             )  # fmt: skip
+        if others := (result["weights_origin"] or {}).get("also_fits"):
+            console.print(
+                f"{self.title}: the weights are {result['weights_origin']['key']}; {', '.join(others)} would fit, too "
+                f"(model.checkpoint_key={others[0]})",
+                highlight=False, markup=False, soft_wrap=True,
+            )  # fmt: skip
         write_result(self.folder, result)
         try:
             trainer.loggers = loggers = open_loggers(self.config.logger, result, self.folder, console, resumed)
@@ -289,6 +295,7 @@ class Run:
             "domains": list(self.domains.domains),
             "stream_sha256": self.schedule.fingerprint(),
             "weights_sha256": self.backbone.weights_sha256,
+            "weights_origin": self.backbone.weights_origin,
             "code_sha256": code_sha256(self.method),
             "preprocess": self._preprocess(),
             "data": self.domains.describe(),

@@ -12,8 +12,8 @@ from tta_bench.report.runs import Result, RunRecord
 
 CONFIG = (
     "schema", "method", "setting", "dataset", "model", "seed", "prediction_timing", "needs_source", "oracle", "paper",
-    "tuned", "domains", "stream_sha256", "weights_sha256", "code_sha256", "preprocess", "data", "config", "versions",
-    "started",
+    "tuned", "domains", "stream_sha256", "weights_sha256", "weights_origin", "code_sha256", "preprocess", "data",
+    "config", "versions", "started",
 )  # fmt: skip
 SUMMARY = (
     "status", "mean_error", "sample_error", "mean_iou", "pooled_iou", "ece", "top_class_share", "forward_per_sample",

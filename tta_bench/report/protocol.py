@@ -42,7 +42,7 @@ def protocol_card(group: Group) -> list[tuple[str, list[str]]]:
         ("Setting", [str(setting), *_pairs(parameters)]),
         ("Batch size", [value_text(batch_size)]),
         ("Streams", [f"{stream}: {hashes[stream]}" for stream in group.streams]),
-        ("Model", [str(model), f"weights {str(rest['weights_sha256'])[:12]}"]),
+        ("Model", [str(model), f"weights {str(rest['weights_sha256'])[:12]}", *_origins(runs)]),
         ("Preprocessing", _pairs(rest["preprocess"])),
         ("Precision", [value_text(rest["trainer.precision"])]),
         ("Devices", _distinct(runs, "device")),
@@ -50,6 +50,12 @@ def protocol_card(group: Group) -> list[tuple[str, list[str]]]:
         ("Tuned values", _tuned(runs)),
         ("What methods see", _sights(runs)),
     ]
+
+
+def _origins(runs: Sequence[RunRecord]) -> list[str]:
+    """Under which keys of their files the weights lay."""
+    keys = [(run.result.get("weights_origin") or {}).get("key") for run in runs]
+    return [f"read from {key}" for key in dict.fromkeys(keys) if key]
 
 
 def _rest(group: Group) -> dict[str, Any]:

@@ -42,6 +42,7 @@ class FineTuneRecipe:
         image_size: Side of the square that images of folders are cut to; None takes the network's.
         model: A timm model by its full tag.
         checkpoint: Local weights of the model; without them timm downloads.
+        checkpoint_key: Which of several state dicts in the checkpoint; None chooses as ``load_model`` does.
         config: A description of the model instead of its name.
         seed: Seed of the new head, of the order, of the views and of which images are held out.
         epochs: Passes over the images.
@@ -56,6 +57,7 @@ class FineTuneRecipe:
     image_size: int | None
     model: str | None
     checkpoint: str | None
+    checkpoint_key: str | None
     config: str | None
     seed: int
     epochs: int
@@ -124,7 +126,7 @@ def fine_tune(
     """
     check_output(output)
     L.seed_everything(recipe.seed, verbose=False)
-    card, network = load_network(recipe.model, recipe.checkpoint, recipe.config)
+    card, network, _ = load_network(recipe.model, recipe.checkpoint, recipe.config, recipe.checkpoint_key)
     images = _open(recipe, input_size(network, card))
     _prepare(network, int(images.labels.max()) + 1)
     training = Training(output, {**asdict(recipe), "data": images.describe(), "digest": digest(images)}, console)

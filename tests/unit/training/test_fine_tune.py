@@ -44,7 +44,7 @@ def data(tmp_path_factory):
 
 def recipe(data, **changed):
     settings = {"split": "train", "model": "shapes_vit", "seed": 0, "epochs": 2, "lr": 1e-3, "batch_size": 12}
-    rest = dict.fromkeys(("labels", "classes", "image_size", "checkpoint", "config"))
+    rest = dict.fromkeys(("labels", "classes", "image_size", "checkpoint", "checkpoint_key", "config"))
     return FineTuneRecipe(images=str(data), **{**rest, **settings, **changed})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -100,6 +100,7 @@ class Backbone(nn.Module):
         preprocess: What is done to images: ``prepare`` resizes them, and the network's first operation normalises.
         source_preprocess: The same for the images that a method learns the source from; None if it is the same.
         weights_sha256: Hash of the source weights, filled in by ``load_model``.
+        weights_origin: Where in their file they lay: key, prefix and what also fits; None if they were downloaded.
         kept_classes: Which of the weights' classes have scores, None if all have: see ``keep_classes``.
     """
 
@@ -112,6 +113,7 @@ class Backbone(nn.Module):
     mask_dim: int = 0
     image_size: int | None = None
     weights_sha256: str = ""
+    weights_origin: dict[str, Any] | None = None
     kept_classes: tuple[int, ...] | None = None
 
     def __init__(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:

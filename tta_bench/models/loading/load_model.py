@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ import numpy as np
 import timm
 import torch
 from omegaconf import OmegaConf
-from safetensors.torch import load_file
 from timm.models.deit import VisionTransformerDistilled
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
@@ -21,6 +21,7 @@ from tta_bench.models.backbones.base import Backbone
 from tta_bench.models.backbones.linear_head import LinearHeadBackbone
 from tta_bench.models.backbones.timm_cnn import TimmBackbone
 from tta_bench.models.backbones.vit import DistilledViTBackbone, ViTBackbone
+from tta_bench.models.loading.checkpoint import Origin, load_weights
 from tta_bench.models.loading.factories import call_factory, robustbench_card, torchvision_card
 from tta_bench.models.preprocess import Preprocess, Profile, check_normalisation, profile_of
 from tta_bench.models.zoo import shapes_vit as _register_shapes_vit  # noqa: F401  (makes timm know the architecture)
@@ -28,15 +29,13 @@ from tta_bench.suggestions import did_you_mean
 
 PACKAGED = {"shapes_vit": "shapes_vit"}  # name -> stem of its .yaml and .safetensors in this package's weights/
 CARD_KEYS = {"architecture", "kwargs", "mean", "std"}
-# Numbers of numpy, such as a best accuracy, in a file of weights: they run no code either.
-_SCALARS: list[Any] = [np.dtype, *(type(np.dtype(kind)) for kind in ("f4", "f8", "i8"))]
-_SCALARS += [(np.float64(0).__reduce__()[0], f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]
 
 
 def load_model(
     name: str | None = None,
     *,
     checkpoint: str | Path | None = None,
+    checkpoint_key: str | None = None,
     config: str | Path | None = None,
     preprocess: Profile = "timm",
     source_preprocess: str | None = None,
@@ -51,6 +50,8 @@ def load_model(
             or, if that package is installed, ``robustbench/<data set>/<threat>/<model>``. Not needed with ``config``.
         checkpoint: Local weights: .safetensors, a .pt / .pth / .th state dict, or, for a timm vision transformer, the
             .npz of its authors. Without it, timm downloads.
+        checkpoint_key: Which of several state dicts in the checkpoint, for example ``state_dict``; dotted if it lies
+            deeper. None takes the one that fits, averaged weights (``state_dict_ema``, ``model_ema``) first.
         config: A yaml with ``architecture`` (a timm model name, or ``package.module:function``, whose code is run),
             ``kwargs`` (its arguments) and the normalisation ``mean`` and ``std``; needs ``checkpoint``.
         preprocess: ``timm``: the normalisation of the checkpoint. ``native``: none, values in [0, 1]. ``paper``: as
@@ -62,19 +63,20 @@ def load_model(
         std: Overrides the normalisation standard deviation per channel; needs ``mean``.
 
     Returns:
-        The backbone in eval mode, float32, with attributes ``weights_sha256`` and ``preprocess``.
+        The backbone in eval mode, float32, with attributes ``weights_sha256``, ``weights_origin`` and ``preprocess``.
 
     Raises:
         ValueError: If the name, the yaml or the checkpoint is wrong; the message says what to do.
         FileNotFoundError: If a file does not exist.
     """
-    card, network = load_network(name, checkpoint, config)
+    card, network, origin = load_network(name, checkpoint, config, checkpoint_key)
     sha256 = weights_sha256(network.state_dict())
     own = profile_of(preprocess, card["mean"], card["std"], input_size(network, card))
     if mean is not None or std is not None:
         own = Preprocess("own", *check_normalisation(mean, std), own.resize)
     backbone = _wrap(network, own).eval()
     backbone.weights_sha256, backbone.preprocess = sha256, own
+    backbone.weights_origin = None if origin is None else origin._asdict()
     if source_preprocess is not None:
         other = profile_of(source_preprocess, card["mean"], card["std"], input_size(network, card))
         backbone.source_preprocess = None if other == own else other
@@ -82,9 +84,14 @@ def load_model(
 
 
 def load_network(
-    name: str | None, checkpoint: str | Path | None, config: str | Path | None
-) -> tuple[dict[str, Any], torch.nn.Module]:
-    """A network as its library makes it, in eval mode, and its description: what a model yaml holds.
+    name: str | None,
+    checkpoint: str | Path | None,
+    config: str | Path | None,
+    checkpoint_key: str | None = None,
+) -> tuple[dict[str, Any], torch.nn.Module, Origin | None]:
+    """A network as its library makes it, in eval mode, after its description: what a model yaml holds.
+
+    Last comes where in the checkpoint its weights lay; None if they were downloaded or are an .npz.
 
     The arguments, and what is raised, are those of ``load_model``.
     """
@@ -100,7 +107,8 @@ def load_network(
         raise ValueError("no model given: set model.name, or model.checkpoint together with model.config")
     else:
         card = _named_card(name, checkpoint)
-    return card, _network(card, None if checkpoint is None else Path(checkpoint)).eval()
+    network, origin = _network(card, None if checkpoint is None else Path(checkpoint), checkpoint_key)
+    return card, network.eval(), origin
 
 
 def _wrap(network: torch.nn.Module, preprocess: Preprocess) -> Backbone:
@@ -198,39 +206,39 @@ def _near_architecture(architecture: str) -> str:
     return did_you_mean(architecture, (), more=[*PACKAGED, *timm.list_models("vit*")])
 
 
-def _network(card: dict[str, Any], checkpoint: Path | None) -> torch.nn.Module:
-    """The network with its weights."""
-    if ":" in card["architecture"]:
-        network = call_factory(card["architecture"], card["kwargs"])
-    else:
+def _network(
+    card: dict[str, Any], checkpoint: Path | None, checkpoint_key: str | None
+) -> tuple[torch.nn.Module, Origin | None]:
+    """The network with its weights, and where in a checkpoint they lay."""
+    of_timm = ":" not in card["architecture"]
+    if of_timm:
         network = _create(card, pretrained=checkpoint is None)
+    else:
+        network = call_factory(card["architecture"], card["kwargs"])
+    if checkpoint_key is not None and (checkpoint is None or checkpoint.suffix == ".npz"):
+        raise ValueError(
+            f"model.checkpoint_key={checkpoint_key} chooses among the state dicts of a file, and there is none: "
+            "leave it out, or give model.checkpoint"
+        )
     if checkpoint is None:
-        return network
+        return network, None
     if checkpoint.suffix == ".npz":
         _load_npz(network, checkpoint)
-        return network
-    try:
-        _load_weights(network, checkpoint)
-        return network
-    except ValueError:
-        converted = None if ":" in card["architecture"] else _as_timm_would(card, network, checkpoint)
-        if converted is None:
-            raise
-        return converted
+        return network, None
+    convert = partial(_as_timm_would, card, network) if of_timm else None
+    return network, load_weights(network, checkpoint, checkpoint_key, convert)
 
 
-def _as_timm_would(card: dict[str, Any], network: torch.nn.Module, checkpoint: Path) -> torch.nn.Module | None:
+def _as_timm_would(card: dict[str, Any], network: Any, state: dict[str, Tensor]) -> dict[str, Tensor] | None:
     """Weights under the names that their authors gave them, which timm changes on the way; None if they do not fit."""
-    state = _read_state_dict(checkpoint)
-    if set(state) == set(network.state_dict()):  # of another shape: timm would resample them without a word
-        return None
     overlay = {"state_dict": state, "num_classes": network.num_classes}  # or the classifier would be left out
     try:
-        return timm.create_model(
+        converted: torch.nn.Module = timm.create_model(
             card["architecture"], pretrained=True, pretrained_cfg_overlay=overlay, **card["kwargs"]
-        )  # fmt: skip
+        )
     except Exception:  # its conversions raise nearly anything at files of another kind
         return None
+    return converted.state_dict()
 
 
 def _load_npz(model: torch.nn.Module, path: Path) -> None:
@@ -255,7 +263,9 @@ def _load_npz(model: torch.nn.Module, path: Path) -> None:
     needed = sum(p.numel() for p in model.parameters())
     if not problems and numbers != needed:
         problems = [f"it holds {numbers} numbers where the model has {needed}"]
-    _refuse(path, problems)
+    if problems:
+        more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
+        raise ValueError(f"{path} does not fit the model: {'; '.join(problems[:5])}{more}")
 
 
 def _create(card: dict[str, Any], pretrained: bool) -> torch.nn.Module:
@@ -268,44 +278,6 @@ def _create(card: dict[str, Any], pretrained: bool) -> torch.nn.Module:
             f"the weights of {card['architecture']} are neither on this machine nor could they be downloaded: "
             "go online once, or give model.checkpoint with model.config"
         ) from error
-
-
-def _load_weights(model: torch.nn.Module, path: Path) -> None:
-    expected = model.state_dict()
-    # Files from before torch 0.4.1 lack the counters of batch norm, which no score depends on.
-    counters = {k: v for k, v in expected.items() if k.endswith(".num_batches_tracked")}
-    state = {**counters, **_read_state_dict(path)}
-    problems = [f"missing {k}" for k in expected if k not in state]
-    problems += [f"unexpected {k}" for k in state if k not in expected]
-    problems += [
-        f"{k} has shape {tuple(state[k].shape)} where the model has {tuple(v.shape)}"
-        for k, v in expected.items()
-        if k in state and state[k].shape != v.shape
-    ]
-    _refuse(path, problems)
-    model.load_state_dict(state)
-
-
-def _refuse(path: Path, problems: Sequence[str]) -> None:
-    if problems:
-        more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
-        raise ValueError(f"{path} does not fit the model: {'; '.join(problems[:5])}{more}")
-
-
-def _read_state_dict(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no checkpoint at {path}")
-    try:
-        with torch.serialization.safe_globals(_SCALARS):
-            loaded = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
-    except Exception as error:  # a damaged or foreign file makes the readers raise nearly anything
-        raise ValueError(f"{path} is not a readable checkpoint of tensors only: save model.state_dict()") from error
-    for key in ("state_dict", "model", "net"):
-        if isinstance(loaded, Mapping) and isinstance(loaded.get(key), Mapping):
-            loaded = loaded[key]
-    if not isinstance(loaded, Mapping) or not all(isinstance(v, Tensor) for v in loaded.values()):
-        raise ValueError(f"{path} holds no state dict of tensors")
-    return {k.removeprefix("module."): v.float() if v.is_floating_point() else v for k, v in loaded.items()}
 
 
 def weights_sha256(state: Mapping[str, Tensor]) -> str:

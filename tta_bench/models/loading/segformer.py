@@ -17,7 +17,8 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from tta_bench.models.backbones.segformer import SegFormerBackbone, Sliding
-from tta_bench.models.loading.load_model import _load_weights, weights_sha256
+from tta_bench.models.loading.checkpoint import load_weights
+from tta_bench.models.loading.load_model import weights_sha256
 from tta_bench.models.preprocess import check_normalisation
 from tta_bench.suggestions import did_you_mean
 
@@ -90,6 +91,7 @@ def load_segformer(
     config: str | Path,
     checkpoint: str | Path | None = None,
     *,
+    checkpoint_key: str | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
 ) -> SegFormerBackbone:
@@ -100,7 +102,8 @@ def load_segformer(
             ``segformer_mit-b5_8xb1-160k_cityscapes-1024x1024``; the path of one of your own (.py: it is run, as
             mmsegmentation does); or of a .yaml with ``architecture: segformer``, ``kwargs`` (those of ``segformer``),
             ``mean`` and ``std``.
-        checkpoint: Local weights: a .pth with ``state_dict`` (and ``meta``, which is not used), or .safetensors.
+        checkpoint: Local weights: a .pth with ``state_dict`` (whatever lies beside it is not used), or .safetensors.
+        checkpoint_key: Which of several state dicts in the checkpoint, as for ``load_model``.
         mean: Overrides the normalisation mean per channel, for images in [0, 1].
         std: Overrides the normalisation standard deviation per channel.
 
@@ -128,12 +131,12 @@ def load_segformer(
     except ValueError as error:
         raise ValueError(f"{config}: {error}") from None
     network = described.network
-    _load_weights(network, Path(checkpoint))
+    origin = load_weights(network, Path(checkpoint), checkpoint_key)
     digest = weights_sha256(network.state_dict())
     backbone = SegFormerBackbone(
         network.backbone, network.decode_head, mean, std, described.sliding
     )  # fmt: skip
-    backbone.weights_sha256 = digest
+    backbone.weights_sha256, backbone.weights_origin = digest, origin._asdict()
     return backbone.eval()
 
 
