@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 from PIL import Image

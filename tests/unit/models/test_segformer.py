@@ -252,6 +252,13 @@ class TestLoading:
         assert torch.equal(ours.stages[2].layers[1].attention.key.weight, key_of(b0, stage=2, layer=1))
         assert ours(torch.zeros(1, 3, 32, 64)).shape == (1, 19, 32, 64)
 
+    def test_a_key_chooses_among_state_dicts(self, tmp_path, b0):
+        other = {name: value + 1 for name, value in b0.items()}
+        torch.save({"state_dict": b0, "state_dict_ema": other}, tmp_path / "w.pth")
+        ours = load_segformer(B0, tmp_path / "w.pth", checkpoint_key="state_dict")
+        assert ours.weights_sha256 == weights_sha256(b0)
+        assert ours.weights_origin == {"key": "state_dict", "prefix": "", "also_fits": []}
+
     @pytest.mark.parametrize("size", range(6))
     def test_knows_every_size(self, size):
         described = read_mmseg_config(Path(B0.replace("b0", f"b{size}")))

@@ -186,3 +186,9 @@ class TestTheCommand:
         done = self.typed("--output", tmp_path / "w.safetensors", "--images", "x.npz")
         assert done.exit_code == 2
         assert "no model was given: use --model" in done.output.replace("\n", " ")
+
+
+def test_a_key_chooses_the_weights_to_start_from(data, tmp_path):
+    torch.save({"state_dict": load_model("shapes_vit").vit.state_dict()}, tmp_path / "w.pth")
+    with pytest.raises(ValueError, match=r"no state dict model\.checkpoint_key=ema, but state_dict"):
+        tuned(data, tmp_path / "o.safetensors", checkpoint=str(tmp_path / "w.pth"), checkpoint_key="ema")
