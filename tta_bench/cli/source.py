@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -21,26 +22,57 @@ Seed = Annotated[int, typer.Option(min=0, help="Seed of initial weights, order a
 Epochs = Annotated[int, typer.Option(min=1, help="Passes over the training images")]
 
 
+class Embedded(StrEnum):
+    """The source models that come with the package."""
+
+    SCENES_VIT = "scenes_vit"
+    SHAPES_VIT = "shapes_vit"
+
+
 @source_app.command("train")
 def source_train(
+    model: Annotated[Embedded, typer.Argument(help="scenes_vit, of scenes_c, or shapes_vit, of shapes_c")],
     output: Output,
     seed: Seed = 0,
-    epochs: Epochs = 8,
-    num_images: Annotated[int, typer.Option(min=1, help="Training images")] = 40_000,
-    lr: Annotated[float, typer.Option(help="Peak learning rate")] = 1.5e-3,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Parts of the training: 24, or 8 for shapes_vit")] = None,
+    num_images: Annotated[
+        int | None, typer.Option(min=1, help="Training images per epoch: 16000, or 40000 for shapes_vit")
+    ] = None,
+    lr: Annotated[float | None, typer.Option(help="Peak learning rate: 0.02, or 1.5e-3 for shapes_vit")] = None,
+    num_workers: Annotated[int, typer.Option(min=0, help="Processes that render, for scenes_vit")] = 1,
 ) -> None:
-    """Train the source model of shapes_c from scratch, on clean images only.
+    """Train a source model of the package from scratch, on clean images only.
 
     After an interruption, the same command resumes after the last finished epoch.
 
     For example:
 
-    - `tta-bench source train --output shapes_vit.safetensors`
+    - `tta-bench source train scenes_vit --output scenes_vit.safetensors`
     """
     with one_sentence():
-        from tta_bench.training.classifier import train_shapes_vit
+        if model is Embedded.SHAPES_VIT:
+            from tta_bench.training.classifier import train_shapes_vit
 
-        train_shapes_vit(output, seed=seed, epochs=epochs, num_images=num_images, lr=lr, console=console)
+            train_shapes_vit(
+                output,
+                seed=seed,
+                epochs=8 if epochs is None else epochs,
+                num_images=40_000 if num_images is None else num_images,
+                lr=1.5e-3 if lr is None else lr,
+                console=console,
+            )
+        else:
+            from tta_bench.training.scenes_vit import train_scenes_vit
+
+            train_scenes_vit(
+                output,
+                seed=seed,
+                epochs=24 if epochs is None else epochs,
+                num_images=16_000 if num_images is None else num_images,
+                lr=0.02 if lr is None else lr,
+                num_workers=num_workers,
+                console=console,
+            )
 
 
 @source_app.command("fine-tune")

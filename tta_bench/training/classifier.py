@@ -91,7 +91,7 @@ def train_shapes_vit(output: Path, *, seed: int, epochs: int, num_images: int, l
         state,
         {"architecture": "shapes_vit", "kwargs": {}, "mean": list(MEAN), "std": list(STD)},
         [
-            f"Trained by: tta-bench source train {options}",
+            f"Trained by: tta-bench source train shapes_vit {options}",
             f"Clean accuracy of these weights on {NUM_TEST:,} test images: {accuracy:.2f} %",
         ],
         f"clean accuracy {accuracy:.2f} %",

@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import lightning.pytorch as L
 import numpy as np
@@ -166,6 +166,7 @@ class Training:
         *,
         epochs: int,
         metric: str,
+        precision: Literal["32-true", "bf16-mixed"] = "32-true",
         loggers: Sequence[Logger] = (),
     ) -> L.Trainer:
         """Train to the end, from the last state if there is one.
@@ -176,6 +177,7 @@ class Training:
             validation: Batches of other images.
             epochs: Passes over the training batches.
             metric: Name under which the module logs how good it is, in percent.
+            precision: Lightning's name of the arithmetic.
             loggers: Where metrics are logged beside the console.
 
         Returns:
@@ -187,7 +189,8 @@ class Training:
         quiet_lightning()
         trainer = L.Trainer(
             max_epochs=epochs,
-            gradient_clip_val=1.0,
+            gradient_clip_val=1.0 if module.automatic_optimization else None,  # else the module clips
+            precision=precision,
             devices=1,
             callbacks=[_EpochLines(self.console, metric), _KeepLast(self.last)],
             logger=list(loggers),

@@ -64,8 +64,8 @@ def test_what_is_written_is_what_is_loaded_and_a_cut_changes_nothing(tmp_path, m
         whole.with_suffix(".yaml")
         .read_text()
         .startswith(
-            "# Trained by: tta-bench source train --output whole.safetensors --seed 1 --epochs 2 --num-images 48 "
-            "--lr 0.001\n"
+            "# Trained by: tta-bench source train shapes_vit --output whole.safetensors --seed 1 --epochs 2 "
+            "--num-images 48 --lr 0.001\n"
             f"# Clean accuracy of these weights on 40 test images: {accuracy}\n"
         )
     )
@@ -97,7 +97,7 @@ def test_what_is_written_is_what_is_loaded_and_a_cut_changes_nothing(tmp_path, m
 )
 def test_mistakes_are_one_sentence(tmp_path, monkeypatch, words, message):
     monkeypatch.chdir(tmp_path)
-    done = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["source", "train", *words])
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["source", "train", "shapes_vit", *words])
     assert done.exit_code == 2
     assert message in done.output.replace("\n", " ")
     assert list(tmp_path.iterdir()) == []
