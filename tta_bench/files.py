@@ -6,10 +6,13 @@ import codecs
 import errno
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from rich.filesize import decimal
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -62,6 +65,27 @@ def writing(path: Path) -> Iterator[None]:
         remedy = "free some space" if error.errno in FULL else "make it writable or choose another output=..."
         message = f"cannot write {path} ({error.strerror or error}): {remedy}, then run the same command again"
         raise WriteError(message) from error
+
+
+def free_space(folder: Path) -> int:
+    """Free bytes on the disk of a folder, which need not exist yet."""
+    there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    return shutil.disk_usage(there).free
+
+
+def check_space(folder: Path, needed: int, remedy: str) -> None:
+    """Refuse early what does not fit on the disk.
+
+    Args:
+        folder: Where it is to be written.
+        needed: Its size in bytes.
+        remedy: What the user can do, e.g. "choose another --folder".
+
+    Raises:
+        WriteError: If there is not enough space.
+    """
+    if needed > (free := free_space(folder)):
+        raise WriteError(f"this needs {decimal(needed)} and {folder} has {decimal(free)} free: {remedy}")
 
 
 def sync(path: Path) -> int:

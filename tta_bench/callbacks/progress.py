@@ -7,10 +7,10 @@ from typing import Any
 
 import lightning.pytorch as L
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Column
+from rich.progress import MofNCompleteColumn
 
 from tta_bench.callbacks.monitor import AdaptationMonitor
+from tta_bench.console import progress_bar, say
 
 
 class StreamProgress(L.Callback):
@@ -25,15 +25,7 @@ class StreamProgress(L.Callback):
 
     def __init__(self, title: str, monitor: AdaptationMonitor, console: Console, every: float = 30.0) -> None:
         self.title, self.monitor, self.console, self.every = title, monitor, console, every
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=12),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
-            TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True, min_width=5)),
-            console=console,
-            disable=not console.is_terminal,
-        )
+        self._progress = progress_bar(console, MofNCompleteColumn(), "{task.fields[note]}", transient=False)
         self._printed = 0.0
 
     def on_test_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -57,7 +49,7 @@ class StreamProgress(L.Callback):
         self._progress.update(self._task, advance=1, note=note)
         if not self.console.is_terminal and time.monotonic() - self._printed > self.every:
             self._printed = time.monotonic()
-            self.console.print(f"{self.title}: {len(tally.seconds)}/{self._total}  {note}")
+            say(self.console, f"{self.title}: {len(tally.seconds)}/{self._total}  {note}")
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         """Free the terminal for the next run: Lightning does not call ``teardown`` after a failure."""

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
-from rich.markup import escape
+from rich.text import Text
 
 from tta_bench.cli.data import data_app
 from tta_bench.cli.source import source_app
-from tta_bench.cli.terminal import Program, Words, console, errors
+from tta_bench.cli.terminal import Program, Words, complain, console, errors
 from tta_bench.cli.terminal import one_sentence as _one_sentence
+from tta_bench.console import say
 from tta_bench.ranks import is_worker
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def run(
         if not is_worker():
             _print_tables([result])
     if result["status"] != "done":
-        errors.print(f"[bold red]failed:[/] {escape(str(result['error']))}", highlight=False, soft_wrap=True)
+        complain("failed", str(result["error"]))
         raise typer.Exit(1)
 
 
@@ -137,7 +138,7 @@ def reproduce(
         done = run_table(plan, console)
         print_report(done, console)
         files = write_report(done)
-        console.print(f"Also written to {', '.join(files)}", highlight=False, markup=False, soft_wrap=True)
+        say(console, f"Also written to {', '.join(files)}")
     if done.failures:
         raise typer.Exit(1)
 
@@ -169,7 +170,7 @@ def tune(
 
         done = run_grid(make_tuning(words or [], grid or []), console)
         console.print(tuning_table(done))
-        console.print(write_tuned(done, output), highlight=False, markup=False, soft_wrap=True)
+        say(console, write_tuned(done, output))
 
 
 @app.command()
@@ -224,7 +225,7 @@ def report(
             return
         with writing(output):
             output.write_text(text, encoding="utf-8")
-        console.print(f"{len(results)} runs in {output}", highlight=False, markup=False, soft_wrap=True)
+        say(console, f"{len(results)} runs in {output}")
 
 
 @app.command()
@@ -252,12 +253,12 @@ def verify(
             raise ValueError("--batches limits --rerun: use both, or neither")
         wrong = 0
         for result in read_results(folders):
-            console.print(str(result["folder"]), style="bold", highlight=False, markup=False, soft_wrap=True)
+            say(console, str(result["folder"]), "bold")
             for check in examine(result, rerun=rerun, batches=batches):
                 wrong += check.state == "problem"
                 colour = {"ok": "green", "note": "yellow", "problem": "bold red"}[check.state]
-                line = f"  [{colour}]{check.state:<8}[/]{check.name:<15} {escape(check.found)}"
-                console.print(line, highlight=False, soft_wrap=True)
+                line = Text.assemble("  ", (f"{check.state:<8}", colour), f"{check.name:<15} {check.found}")
+                say(console, line)
     if wrong:
         raise typer.Exit(1)
 
@@ -348,4 +349,4 @@ def _print_tables(results: list[dict[str, object]], tables: Sequence[RenderableT
     for table in tables or comparison_tables(results):
         console.print(table)
     folders = [Path(str(result["folder"])) for result in results if "folder" in result]
-    console.print(f"{len(folders)} runs in {', '.join(sorted({str(folder.parents[1]) for folder in folders}))}")
+    say(console, f"{len(folders)} runs in {', '.join(sorted({str(folder.parents[1]) for folder in folders}))}")

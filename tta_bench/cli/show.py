@@ -9,6 +9,7 @@ import numpy as np
 from rich.console import Console
 
 from tta_bench.config.compose import build, compose_stream, plain, require
+from tta_bench.console import say
 from tta_bench.datasets.segmentation.label_map_domains import check_setting
 from tta_bench.streams import Schedule, make_stream, plot_timeline, timeline_text
 
@@ -41,8 +42,8 @@ def show_stream(words: Sequence[str], plot: Path | None, console: Console) -> No
     if plot is not None and plot.suffix not in (".png", ".pdf", ".svg"):
         raise ValueError(f"--plot must end in .png, .pdf or .svg, got {plot}")
     schedule, labels = _with_labels(words)
-    console.print(schedule.describe(), highlight=False)
+    say(console, schedule.describe())
     console.print(timeline_text(schedule, width=console.width))
     if plot is not None:
         plot_timeline(schedule, plot, " ".join(words), labels if schedule.kind in SHOWS_CLASSES else None)
-        console.print(f"timeline written to {plot}")
+        say(console, f"timeline written to {plot}")

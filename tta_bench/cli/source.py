@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from tta_bench.cli.terminal import Words, console, one_sentence
+from tta_bench.console import say
 
 source_app = typer.Typer(
     no_args_is_help=True, help="Train a source model, or prepare what a method needs from the source domain."
@@ -200,4 +201,4 @@ def _prepare_source(words: list[str] | None) -> None:
         facts, file = run.prepare_source(console)
     done = "already cached" if facts["source_cached"] else f"took {facts['source_seconds']:.1f} s"
     images = f"{facts['source_forward_samples']} images forward, {facts['source_backward_samples']} backward"
-    console.print(f"{run.choices['method']}: {done} ({images}); {file}", highlight=False, soft_wrap=True)
+    say(console, f"{run.choices['method']}: {done} ({images}); {file}")

@@ -11,9 +11,10 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 from typer.core import TyperGroup
 
+from tta_bench.console import say
 from tta_bench.files import WriteError
 from tta_bench.ranks import is_worker
 
@@ -46,11 +47,16 @@ console = Console(quiet=is_worker())
 errors = Console(stderr=True)
 
 
+def complain(head: str, sentence: str) -> None:
+    """Print ``head: sentence`` on standard error."""
+    say(errors, Text.assemble((f"{head}:", "bold red"), f" {sentence}"))
+
+
 @contextmanager
 def one_sentence() -> Iterator[None]:
     """Report a user error or a failed write as a single sentence, with exit status 2."""
     try:
         yield
     except (ValueError, FileNotFoundError, WriteError) as error:
-        errors.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        complain("error", str(error))
         raise typer.Exit(2) from error

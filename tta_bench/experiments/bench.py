@@ -14,6 +14,7 @@ from tta_bench.config.registry import SEGMENTATION, register_all
 from tta_bench.config.request import read_request
 from tta_bench.config.user_folder import user_folder
 from tta_bench.config.words import ConfigError, Override, Words, read_words, value_of, word_for
+from tta_bench.console import say
 from tta_bench.experiments.jobs import run_jobs
 from tta_bench.loggers.wandb_compare import compare_bench
 from tta_bench.methods import METHODS
@@ -118,7 +119,7 @@ def bench(words: Words, console: Console) -> list[dict[str, Any]]:
     """
     jobs = make_plan(words).compose()
     if told := tables_apart(jobs):
-        console.print(told, style="yellow", highlight=False, markup=False, soft_wrap=True)
+        say(console, told, "yellow")
     results = run_jobs(jobs, console)
     results = [with_source_error(result, results) for result in results]
     compare_bench(results, jobs[0].config.logger.get("wandb"), console)

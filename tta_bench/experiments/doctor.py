@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import shutil
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +25,7 @@ from tta_bench.experiments.known_protocols import Count, describe_protocol, mean
 from tta_bench.experiments.memory_estimate import estimate_memory
 from tta_bench.experiments.run import Run
 from tta_bench.experiments.source_cache import check_source
+from tta_bench.files import free_space
 from tta_bench.loggers.wandb_run import server, wandb_mode
 from tta_bench.prepare.download import PUBLIC, md5_of
 
@@ -275,8 +275,7 @@ def _method(job: Composed, domains: DomainDataset) -> Iterator[Check]:
 def _disk(job: Composed) -> Iterator[Check]:
     for key in ("output", "cache_dir"):
         folder = Path(str(job.config[key])).expanduser()
-        there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
-        free = shutil.disk_usage(there).free / 1e9
+        free = free_space(folder) / 1e9
         yield Check(f"disk, {key}", f"{folder}: {free:.1f} GB free", "ok" if free > 1 else "problem")
 
 

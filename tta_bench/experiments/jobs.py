@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from tta_bench.config.compose import Composed, plain
+from tta_bench.console import say
 from tta_bench.datasets.base import DomainDataset
 from tta_bench.experiments.apart import run_apart
 from tta_bench.experiments.run import Run, build_method
@@ -45,7 +46,7 @@ def run_jobs(jobs: Sequence[Composed], console: Console) -> list[dict[str, Any]]
     shared = set.intersection(*(set(job.words) for job in jobs)) if len(jobs) > 1 else set()
     for number, job in enumerate(jobs, start=1):
         run = None
-        _say(console, f"run {number} of {len(jobs)}: {' '.join(str(w) for w in job.words if w not in shared)}", "dim")
+        say(console, f"run {number} of {len(jobs)}: {' '.join(str(w) for w in job.words if w not in shared)}", "dim")
         try:
             key = str(plain(job.config.dataset))
             run = Run(job, opened.get(key))
@@ -61,7 +62,7 @@ def run_jobs(jobs: Sequence[Composed], console: Console) -> list[dict[str, Any]]
             known |= {"config": plain(job.config), "status": "failed", "error": str(error)}
             results.append(known)
         if results[-1]["status"] == "failed":
-            _say(console, f"{job.choices['method']} seed {job.config.seed} failed: {results[-1]['error']}", "bold red")
+            say(console, f"{job.choices['method']} seed {job.config.seed} failed: {results[-1]['error']}", "bold red")
     return results
 
 
@@ -82,11 +83,7 @@ def _announce_failures(jobs: Sequence[Composed], run: Run, console: Console) -> 
             check_source(method, run.domains)
             method.configure_model()
         except ValueError as error:
-            _say(console, f"{job.choices['method']} will fail: {error}", "yellow")
-
-
-def _say(console: Console, sentence: str, style: str) -> None:
-    console.print(sentence, style=style, highlight=False, markup=False, soft_wrap=True)
+            say(console, f"{job.choices['method']} will fail: {error}", "yellow")
 
 
 def execute(run: Run, console: Console) -> dict[str, Any]:

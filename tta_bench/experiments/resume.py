@@ -17,6 +17,7 @@ from rich.console import Console
 from tta_bench.callbacks.checkpoint import Resumed
 from tta_bench.callbacks.state_files import FORMAT, StateFiles
 from tta_bench.config.words import ConfigError
+from tta_bench.console import say
 from tta_bench.methods.base import TTAMethod
 from tta_bench.results.checks import check_run
 from tta_bench.results.identity import identity
@@ -62,13 +63,13 @@ def find_finished(folder: Path, mine: Mapping[str, str], title: str, console: Co
         return None
     StateFiles(folder).delete()  # left by a process that was killed just after it had finished
     if difference := _difference(identity(result), mine):
-        _say(console, f"{title}: running again, because {difference}")
+        say(console, f"{title}: running again, because {difference}", "dim")
         return None
     result = {**result, "folder": str(folder)}
     if wrong := [told for found in check_run(result).values() for told in found]:
-        _say(console, f"{title}: running again, because its files are inconsistent: {wrong[0]}")
+        say(console, f"{title}: running again, because its files are inconsistent: {wrong[0]}", "dim")
         return None
-    _say(console, f"{title}: already finished, using its result (resume=never runs it again)")
+    say(console, f"{title}: already finished, using its result (resume=never runs it again)", "dim")
     return result
 
 
@@ -96,12 +97,12 @@ def find_state(folder: Path, mine: Mapping[str, str], title: str, console: Conso
             found, damaged[path] = None, str(error)
     for path, reason in damaged.items():
         path.unlink()  # otherwise it would replace an intact state at the next write
-        _say(console, f"{title}: {path.name} cannot be used, {reason}")
+        say(console, f"{title}: {path.name} cannot be used, {reason}", "dim")
     if found is not None:
         os.truncate(rows, found.state["rows_bytes"])
-        _say(console, f"{title}: resumed at batch {found.step}{' from the previous state' if damaged else ''}")
+        say(console, f"{title}: resumed at batch {found.step}{' from the previous state' if damaged else ''}", "dim")
     elif damaged:
-        _say(console, f"{title}: starting over")
+        say(console, f"{title}: starting over", "dim")
     return found
 
 
@@ -112,10 +113,6 @@ def _refuse_another(state: Mapping[str, Any], mine: Mapping[str, str], path: Pat
         raise ConfigError(
             f"{path} belongs to another run ({difference}): start over with resume=never, or move its folder away"
         )
-
-
-def _say(console: Console, sentence: str) -> None:
-    console.print(sentence, style="dim", highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager

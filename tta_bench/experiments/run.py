@@ -31,6 +31,7 @@ from tta_bench.callbacks.interrupts import Interrupted
 from tta_bench.callbacks.monitor import peak_memory_bytes
 from tta_bench.config.compose import Composed, build, plain, require
 from tta_bench.config.words import ConfigError
+from tta_bench.console import say
 from tta_bench.data.datamodule import StreamDataModule, schedule_for
 from tta_bench.datasets.base import DomainDataset
 from tta_bench.experiments.known_protocols import protocol_of
@@ -196,16 +197,17 @@ class Run:
         if resumed is not None:
             result |= resumed.state["begun"]
         if (skipped := result["data"].get("skipped_images", {})).get("number"):
-            console.print(
+            say(
+                console,
                 f"{self.title}: {skipped['number']} damaged images are left out, first {skipped['first'][0]}",
-                style="yellow", highlight=False, markup=False, soft_wrap=True,
-            )  # fmt: skip
+                "yellow",
+            )
         if others := (result["weights_origin"] or {}).get("also_fits"):
-            console.print(
+            say(
+                console,
                 f"{self.title}: the weights are {result['weights_origin']['key']}; {', '.join(others)} would fit, too "
                 f"(model.checkpoint_key={others[0]})",
-                highlight=False, markup=False, soft_wrap=True,
-            )  # fmt: skip
+            )
         write_result(self.folder, result)
         try:
             trainer.loggers = loggers = open_loggers(self.config.logger, result, self.folder, console, resumed)
@@ -224,7 +226,7 @@ class Run:
             stopped = isinstance(reason, Interrupted | KeyboardInterrupt)
             result |= {"status": "interrupted" if stopped else "failed", "error": _told(reason)}
             if not isinstance(reason, Exception):
-                console.print(f"{self.title}: {reason}", style="bold red", highlight=False, markup=False)
+                say(console, f"{self.title}: {reason}", "bold red")
                 raise reason from None
         finally:
             result |= self._outcome(monitor, trainer.strategy.root_device) | self.forgetting.facts
@@ -234,7 +236,7 @@ class Run:
                 summarize_wandb(loggers, result, self.folder, console)
                 close_wandb(loggers, failed=result["status"] != "done")
         if told := protocol_of(result, self.domains.name):
-            console.print(f"The source error {told}", highlight=False, markup=False, soft_wrap=True)
+            say(console, f"The source error {told}")
         if result["status"] == "done":
             checkpoint.files.delete()
             checkpoint.interrupts.obey(len(self.schedule))

@@ -12,13 +12,14 @@ from typing import Any, cast
 
 import lightning.pytorch as L
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from tta_bench.console import progress_bar, say
 from tta_bench.data.datamodule import SourceBatches, StreamDataModule
 from tta_bench.datasets.base import CleanImages, DomainDataset, SegmentedImages, digest, label_digest
 from tta_bench.experiments.resume import code_sha256
+from tta_bench.files import check_space, writing
 from tta_bench.methods.base import TTAMethod
 from tta_bench.types import SourceNeed
 
@@ -45,14 +46,17 @@ def fit_or_load_source(
     cached = _load(method, path)
     if not cached:
         title = f"{type(method).__name__}: source phase"
-        console.print(f"{title} ...", style="dim")
+        say(console, f"{title} ...", "dim")
         method.to(trainer.strategy.root_device)
         loader = data.source_dataloader(method.source_need)
         method.fit_source(_Watched(loader, title, console, method.hparams.get("warmup_steps")))
-        path.parent.mkdir(parents=True, exist_ok=True)
+        state = {key: value.detach().cpu().contiguous() for key, value in method.source_state().items()}
         draft = path.with_suffix(f".{os.getpid()}.tmp")
-        save_file({k: v.detach().cpu().contiguous() for k, v in method.source_state().items()}, draft)
-        draft.replace(path)
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            check_space(path.parent, sum(value.nbytes for value in state.values()), "choose another cache_dir=...")
+            save_file(state, draft)
+            draft.replace(path)
     return {
         "source_seconds": time.perf_counter() - started,
         "source_cached": cached,
@@ -102,8 +106,7 @@ class _Watched:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=12), MofNCompleteColumn())
-        with Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal) as bar:
+        with progress_bar(self.console) as bar:
             total = self.total or self.batches + len(self.loader)
             task = bar.add_task(self.title, total=total, completed=self.batches)
             for batch in self.loader:
@@ -112,7 +115,7 @@ class _Watched:
                 bar.update(task, advance=1)
                 if not self.console.is_terminal and time.monotonic() - self.printed > self.every:
                     self.printed = time.monotonic()
-                    self.console.print(f"{self.title}: batch {self.batches} of {total}")
+                    say(self.console, f"{self.title}: batch {self.batches} of {total}")
 
 
 def _load(method: TTAMethod, path: Path) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 from omegaconf import DictConfig
 from rich.console import Console
 
+from tta_bench.console import say
 from tta_bench.loggers.wandb_names import comparison_name, protocol_of_group
 from tta_bench.loggers.wandb_run import init, load_wandb, wandb_mode
 from tta_bench.loggers.wandb_view import tell_view
@@ -57,7 +58,7 @@ def compare_bench(results: Sequence[Result], settings: DictConfig | None, consol
         place = {"project": settings.project, "entity": settings.entity, "mode": wandb_mode(settings.mode)}
         log_comparisons(groups, home, console, **place)
     except Exception as error:  # anything, from a network to another program's files
-        console.print(f"W&B did not get the comparison: {error}", style="yellow", highlight=False, markup=False)
+        say(console, f"W&B did not get the comparison: {error}", "yellow")
 
 
 def log_comparisons(groups: Iterable[Group], folder: Path, console: Console, **place: Any) -> None:
@@ -111,7 +112,7 @@ def _log(group: Group, folder: Path, console: Console, place: dict[str, Any]) ->
         run.summary.update({"methods": len(group.entries), "runs": len(group.runs)})
         if run.url:
             told = f"W&B: comparison in {run.url}; {tell_view(run, protocol, _curve(group))}"
-            console.print(told, highlight=False, markup=False, soft_wrap=True)
+            say(console, told)
     finally:
         run.finish()
 

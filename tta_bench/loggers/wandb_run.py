@@ -14,6 +14,7 @@ from lightning.pytorch.loggers import Logger, WandbLogger
 from rich.console import Console
 
 from tta_bench.callbacks.checkpoint import Resumed
+from tta_bench.console import say
 from tta_bench.loggers.wandb_names import RUN_FOLDER, SUMMARY, config_of, group_name, run_name
 from tta_bench.report.runs import Result
 from tta_bench.results.run_folder import FILES
@@ -72,7 +73,7 @@ def open_wandb(
             resume="allow" if goes_on else None,
         )
     except wandb_errors() as error:
-        console.print(f"W&B could not start ({error}); going on without it", style="yellow")
+        say(console, f"W&B could not start ({error}); going on without it", "yellow")
         return []
     return [WandbLogger(experiment=started, save_dir=str(folder))]
 
@@ -159,7 +160,7 @@ def summarize_wandb(loggers: list[Logger], result: Result, folder: Path, console
             try:
                 write_outcome(logger.experiment, result, folder)
             except wandb_errors() as error:
-                console.print(f"W&B did not get the outcome ({error}); it is in {folder}", style="yellow")
+                say(console, f"W&B did not get the outcome ({error}); it is in {folder}", "yellow")
 
 
 def write_outcome(experiment: Any, result: Result, folder: Path) -> None:

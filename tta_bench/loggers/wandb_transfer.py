@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
+from tta_bench.console import say
 from tta_bench.loggers.wandb_compare import PREFIX, log_comparisons
 from tta_bench.loggers.wandb_names import RUN_FOLDER, group_name, run_name
 from tta_bench.loggers.wandb_run import has_key, load_wandb, start, wandb_errors, write_outcome
@@ -46,7 +47,7 @@ def to_wandb(folders: Sequence[Path], place: str, baseline: str, console: Consol
     if not finished:
         raise ValueError(f"no run in {', '.join(map(str, folders))} is finished: give its command again, it goes on")
     if left := len(results) - len(finished):
-        _say(console, f"{left} of {len(results)} runs are not finished and left out: give their commands again")
+        say(console, f"{left} of {len(results)} runs are not finished and left out: give their commands again")
     groups = group_runs(map(RunRecord, finished), baseline)
     where: dict[str, Any] = {"entity": entity, "project": project, "mode": _mode()}
     try:
@@ -58,7 +59,7 @@ def to_wandb(folders: Sequence[Path], place: str, baseline: str, console: Consol
     if where["mode"] == "offline":
         places = shlex.join(map(str, folders))
         told += f"; to upload them: find {places} -path '*/wandb/offline-run-*' -prune -exec wandb sync {{}} +"
-    _say(console, told)
+    say(console, told)
 
 
 def from_wandb(place: str, console: Console) -> list[Path]:
@@ -86,9 +87,7 @@ def from_wandb(place: str, console: Console) -> list[Path]:
     if not folders:
         raise ValueError(f"{place} has no finished run of tta_bench, among {len(runs)} runs")
     if left := len(runs) - len(folders):
-        _say(
-            console, f"{left} of {len(runs)} runs of {place} have not ended, or are not of tta_bench, and are left out"
-        )
+        say(console, f"{left} of {len(runs)} runs of {place} have not ended, or are not of tta_bench, and are left out")
     return folders
 
 
@@ -158,7 +157,3 @@ def _fetch(run: Any, folder: Path) -> Path | None:
                 archive.extract(name, folder)
         return folder
     return None
-
-
-def _say(console: Console, sentence: str) -> None:
-    console.print(sentence, highlight=False, markup=False, soft_wrap=True)

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tta_bench.config.words import value_of
+from tta_bench.console import say
 from tta_bench.files import writing
 from tta_bench.paper.measures import MEASURES
 from tta_bench.paper.reproduce import PaperCell, Reproduction
@@ -92,7 +93,7 @@ def print_report(done: Reproduction, console: Console) -> None:
         max(len(c.name), *(len(line[k]) for lines in texts.values() for line in lines)) + 3
         for k, c in enumerate(columns, 1)
     ]
-    console.print(heading(done), style="bold", highlight=False, markup=False, soft_wrap=True)
+    say(console, heading(done), "bold")
     for start, stop in _parts(widths, console.width - labels):
         table = Table()
         table.add_column("")
@@ -106,7 +107,7 @@ def print_report(done: Reproduction, console: Console) -> None:
             table.add_section()
         console.print(table)
     for remark in remarks(done):
-        console.print(remark, highlight=False, markup=False, soft_wrap=True)
+        say(console, remark)
 
 
 def _parts(widths: Sequence[int], room: int) -> list[tuple[int, int]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from tta_bench.console import progress_bar, say
 from tta_bench.datasets.base import digest
 from tta_bench.datasets.classification.corrupted import CorruptedDomains
 from tta_bench.datasets.corruptions import FAMILIES, name_frost_textures
@@ -30,7 +29,7 @@ from tta_bench.datasets.files.corrupted_copies import (
     recipe_file,
     use_one_thread,
 )
-from tta_bench.files import write_json, writing
+from tta_bench.files import check_space, write_json, writing
 
 _CHUNK = 32
 
@@ -163,9 +162,9 @@ def corrupt_files(recipe: CorruptionRecipe, console: Console, processes: int | N
         processes: How many; None takes the number of processors.
 
     Raises:
-        ValueError: If an image cannot be read, the disk is too small, or the folder holds other images.
+        ValueError: If an image cannot be read or the folder holds other images.
         FileNotFoundError: If a path does not exist.
-        WriteError: If the folder cannot be written.
+        WriteError: If the folder cannot be written, or the disk is too small.
     """
     writer, folder = _Writer(recipe), Path(recipe.output).expanduser()
     facts, layout = recipe.facts(writer.images), writer.layout
@@ -173,15 +172,15 @@ def corrupt_files(recipe: CorruptionRecipe, console: Console, processes: int | N
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if not _is_begun(folder, facts):
-            _check_space(folder, len(missing) * len(recipe.severities) * layout.num_bytes())
+            needed = len(missing) * len(recipe.severities) * layout.num_bytes()
+            check_space(folder, needed, "choose another --output, or fewer --domains or --severities")
         write_json(recipe_file(folder), facts)
         _write_classes(folder, layout)
     count, started = len(writer.images.clean), time.monotonic()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with (
         writing(folder),
         get_context("spawn").Pool(processes, initializer=_begin, initargs=(recipe,)) as pool,
-        Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar,
+        progress_bar(console) as bar,
     ):
         task = bar.add_task("", total=len(missing) * len(recipe.severities) * count)
         for corruption in missing:
@@ -191,11 +190,11 @@ def corrupt_files(recipe: CorruptionRecipe, console: Console, processes: int | N
                 bar.advance(task, images)
             layout.finish(corruption)
             if not console.is_terminal:
-                console.print(f"{corruption}: {count} images, {len(recipe.severities)} severities", highlight=False)
+                say(console, f"{corruption}: {count} images, {len(recipe.severities)} severities")
     written = len(missing) * len(recipe.severities) * count
     speed = written / max(time.monotonic() - started, 1e-9)
-    console.print(f"{written} images in {folder}, {speed:.0f} per second", highlight=False, soft_wrap=True)
-    console.print(_how_to_read(recipe, writer), highlight=False, markup=False, soft_wrap=True)
+    say(console, f"{written} images in {folder}, {speed:.0f} per second")
+    say(console, _how_to_read(recipe, writer))
 
 
 def _chunks(corruption: str, severities: tuple[int, ...], count: int) -> Iterator[Chunk]:
@@ -236,9 +235,3 @@ def _is_begun(folder: Path, facts: dict[str, Any]) -> bool:
         if there.get(key) != value:
             raise ValueError(f"{folder} already holds corrupted images that differ in {key}: choose another --output")
     return True
-
-
-def _check_space(folder: Path, needed: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise ValueError(f"this needs about {needed / 1e9:.1f} GB and {folder} has {free / 1e9:.1f} GB free")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import http.client
-import shutil
 import tarfile
 import time
 import urllib.error
@@ -18,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 from rich.table import Table
 
-from tta_bench.files import writing
+from tta_bench.console import progress_bar, say
+from tta_bench.files import check_space, writing
 from tta_bench.suggestions import did_you_mean
 
 ATTEMPTS = 5  # in a row without a byte gained, before giving up
@@ -96,8 +96,8 @@ def download(name: str, folder: str | Path, console: Console) -> None:
         console: Shows the progress.
 
     Raises:
-        ValueError: If the name is unknown, the disk is too small, or the server does not send what was published.
-        WriteError: If the folder cannot be written.
+        ValueError: If the name is unknown or the server does not send what was published.
+        WriteError: If the folder cannot be written, or the disk is too small.
     """
     if name not in PUBLIC:
         raise ValueError(f"there is no public data set {name!r}{did_you_mean(name, PUBLIC)}")
@@ -106,18 +106,16 @@ def download(name: str, folder: str | Path, console: Console) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         missing = [archive for archive in PUBLIC[name] if not _done(archive, folder).exists()]
         sizes = [archive.size or 0 for archive in missing]
-        _check_space(folder, sum(sizes) + max(sizes, default=0) - sum(_received(a, folder) for a in missing))
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-        with Progress(
-            *columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
-        ) as bar:
+        needed = sum(sizes) + max(sizes, default=0) - sum(_received(archive, folder) for archive in missing)
+        check_space(folder, needed, "choose another --folder")
+        with progress_bar(console, DownloadColumn(), TransferSpeedColumn()) as bar:
             for archive in missing:
-                console.print(f"{archive.name} from {archive.url}", highlight=False, soft_wrap=True)
+                say(console, f"{archive.name} from {archive.url}")
                 fetch(archive, folder, bar)
                 unpack(folder / archive.name, folder / archive.folder, bar)
                 _done(archive, folder).write_text(f"{archive.url}\n")
                 (folder / archive.name).unlink()
-    console.print(f"{name} is in {folder}", highlight=False, soft_wrap=True)
+    say(console, f"{name} is in {folder}")
 
 
 def downloads_table() -> Table:
@@ -188,7 +186,7 @@ def _receive(archive: Archive, part: Path, report: Callable[[int], Any]) -> None
         total = archive.size if length is None else start + int(length)
         if archive.size not in (None, total):
             raise ValueError(f"{archive.url} offers {total} bytes where {archive.size} were published: has it changed?")
-        _check_space(part.parent, 2 * (total or 0) - start)
+        check_space(part.parent, 2 * (total or 0) - start, "choose another --folder")
         position = start
         with part.open("r+b" if start else "wb") as file:
             file.seek(start)
@@ -266,9 +264,3 @@ def _done(archive: Archive, folder: Path) -> Path:
 def _received(archive: Archive, folder: Path) -> int:
     files = (folder / archive.name, folder / f"{archive.name}.part")
     return sum(file.stat().st_size for file in files if file.exists())
-
-
-def _check_space(folder: Path, needed: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise ValueError(f"this needs {needed / 1e9:.1f} GB and {folder} has {free / 1e9:.1f} GB free")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,11 +11,11 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from tta_bench.console import progress_bar, say
 from tta_bench.datasets.base import CleanImages, DomainDataset, has_label_maps
 from tta_bench.datasets.classification.packed import SCHEMA, label_file, packed, pixel_file, read_facts
-from tta_bench.files import write_json, writing
+from tta_bench.files import check_space, write_json, writing
 
 _CHUNK = 512
 
@@ -83,9 +82,8 @@ def pack(
         threads: How many images are decoded at a time; None takes the number of processors.
 
     Raises:
-        ValueError: If the folder holds another data set, the disk is too small, or an image cannot be read; or pixels
-            have classes.
-        WriteError: If the folder cannot be written.
+        ValueError: If the folder holds another data set or an image cannot be read; or pixels have classes.
+        WriteError: If the folder cannot be written, or the disk is too small.
     """
     if has_label_maps(domains):
         raise ValueError(f"{domains.name} has a class per pixel, and data pack keeps one per image: run it as it is")
@@ -105,22 +103,21 @@ def pack(
     missing = [part for part in parts if not pixel_file(folder, part.domain).exists()]
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        _check_space(folder, missing)
+        check_space(folder, sum(part.num_bytes for part in missing), "choose another --output or fewer domains")
         write_json(folder / "pack.json", facts)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with (
         writing(folder),
         ThreadPoolExecutor(threads or os.cpu_count()) as pool,
-        Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar,
+        progress_bar(console) as bar,
     ):
         task = bar.add_task("", total=sum(len(part.labels) for part in missing))
         for part in missing:
             bar.update(task, description=part.domain or "source")
             part.write(folder, pool, lambda images: bar.advance(task, images))
             if not console.is_terminal:
-                console.print(f"{part.domain or 'source'}: {len(part.labels)} images", highlight=False)
+                say(console, f"{part.domain or 'source'}: {len(part.labels)} images")
     packed(root=str(folder))
-    console.print(f"packed {domains.name} into {folder}: dataset=packed dataset.root={folder}", highlight=False)
+    say(console, f"packed {domains.name} into {folder}: dataset=packed dataset.root={folder}")
 
 
 def _loader(domains: DomainDataset, name: str) -> Callable[[int], np.ndarray]:
@@ -142,12 +139,3 @@ def _check_folder(folder: Path, facts: dict[str, Any]) -> None:
     for key, value in json.loads(json.dumps(facts)).items():
         if there.get(key) != value:
             raise ValueError(f"{folder} already holds a packed data set that differs in {key}: choose another folder")
-
-
-def _check_space(folder: Path, missing: list[_Part]) -> None:
-    needed, free = sum(part.num_bytes for part in missing), shutil.disk_usage(folder).free
-    if needed > free:
-        raise ValueError(
-            f"packing needs {needed / 1e9:.1f} GB and {folder} has {free / 1e9:.1f} GB free: choose another folder, "
-            "fewer domains or a subset"
-        )

@@ -10,12 +10,12 @@ import numpy as np
 import timm
 import torch
 from rich.console import Console
-from rich.progress import track
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics.classification import MulticlassAccuracy
 
+from tta_bench.console import progress_bar
 from tta_bench.datasets.procedural.shapes import CLASSES, label, render
 from tta_bench.training.core import MEAN, STD, EpochOrder, SourceTraining, Training, check_positive, half
 
@@ -76,9 +76,8 @@ def train_shapes_vit(output: Path, *, seed: int, epochs: int, num_images: int, l
     training = Training(output, recipe, console)
     L.seed_everything(seed, verbose=False)
     network = timm.create_model("shapes_vit")
-    train, validation, test = (
-        _rendered(*part) for part in (("train", num_images), ("validation", NUM_VALIDATION), ("test", NUM_TEST))
-    )
+    parts = {"train": num_images, "validation": NUM_VALIDATION, "test": NUM_TEST}
+    train, validation, test = (_rendered(split, count, console) for split, count in parts.items())
     batch = min(BATCH_SIZE, num_images)
     loader = DataLoader(train, batch, sampler=EpochOrder(num_images, seed), drop_last=True)
     module = ClassifierTraining(network, len(CLASSES), lr, len(loader) * epochs, seed)
@@ -98,10 +97,10 @@ def train_shapes_vit(output: Path, *, seed: int, epochs: int, num_images: int, l
     )
 
 
-def _rendered(split: str, num_images: int) -> TensorDataset:
-    with get_context("spawn").Pool() as pool:
+def _rendered(split: str, num_images: int, console: Console) -> TensorDataset:
+    with get_context("spawn").Pool() as pool, progress_bar(console) as bar:
         jobs = pool.imap(_render, ((split, i) for i in range(num_images)), chunksize=256)
-        images = np.stack(list(track(jobs, f"rendering {split}", total=num_images)))
+        images = np.stack(list(bar.track(jobs, num_images, description=f"rendering {split}")))
     labels = torch.tensor([label(i) for i in range(num_images)])
     return TensorDataset(torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(), labels)
 

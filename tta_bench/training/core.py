@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
+from tta_bench.console import say
 from tta_bench.files import write_json, writing
 from tta_bench.models.backbones.base import Normalize
 from tta_bench.quiet import quiet_lightning
@@ -107,7 +108,7 @@ class _EpochLines(L.Callback):
         if trainer.state.fn == "fit" and not trainer.sanity_checking:
             value = trainer.callback_metrics[self.metric].item()
             epoch = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"
-            self.console.print(f"{epoch}: {self.metric} {value:.1f} % on validation")
+            say(self.console, f"{epoch}: {self.metric} {value:.1f} % on validation")
 
 
 class _KeepLast(Checkpoint):
@@ -194,12 +195,13 @@ class Training:
             devices=1,
             callbacks=[_EpochLines(self.console, metric), _KeepLast(self.last)],
             logger=list(loggers),
+            enable_progress_bar=self.console.is_terminal,
             enable_model_summary=False,
             num_sanity_val_steps=0,
         )
         goes_on = self.last.exists()
         if goes_on:
-            self.console.print(f"goes on from {self.last}", style="dim", highlight=False, soft_wrap=True)
+            say(self.console, f"goes on from {self.last}", "dim")
         trainer.fit(module, loader, validation, ckpt_path=self.last if goes_on else None)
         if trainer.interrupted:  # Lightning ends its loop as if nothing had happened
             raise KeyboardInterrupt
@@ -225,7 +227,7 @@ class Training:
             save_file({key: value.detach().cpu().contiguous() for key, value in state.items()}, self.output)
             shutil.rmtree(self.folder)
         use = f"model=local model.checkpoint={self.output} model.config={described}"
-        self.console.print(f"{outcome}; {use}", highlight=False, soft_wrap=True)
+        say(self.console, f"{outcome}; {use}")
 
 
 def check_output(output: Path) -> None:

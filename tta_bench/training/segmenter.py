@@ -10,13 +10,13 @@ import lightning.pytorch as L
 import numpy as np
 import torch
 from rich.console import Console
-from rich.progress import track
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 from torchmetrics.classification import MulticlassJaccardIndex
 
 from tta_bench.config.compose import build, compose_stream, require
+from tta_bench.console import progress_bar
 from tta_bench.datasets.base import (
     DomainDataset,
     SegmentedImages,
@@ -179,7 +179,7 @@ def train_streets_segformer(
         f"--num-images {num_images} --lr {lr}"
     )
     train_segformer(
-        _Drawn("train", num_images), _Drawn("validation", 100), CLASSES, output,
+        _Drawn("train", num_images, console), _Drawn("validation", 100, console), CLASSES, output,
         command=command, seed=seed, epochs=epochs, lr=lr, embed_dims=16, channels=64, console=console,
     )  # fmt: skip
 
@@ -243,11 +243,11 @@ def train_on_source_domain(
 class _Drawn:
     """Streets by day, all drawn beforehand: drawing one takes longer than learning from it."""
 
-    def __init__(self, split: str, num_images: int) -> None:
+    def __init__(self, split: str, num_images: int, console: Console) -> None:
         self.labels = np.zeros(num_images, dtype=np.int64)
-        with get_context("spawn").Pool() as pool:
+        with get_context("spawn").Pool() as pool, progress_bar(console) as bar:
             jobs = pool.imap(_draw, ((split, i) for i in range(num_images)), chunksize=16)
-            self.drawn = list(track(jobs, f"drawing {split}", total=num_images))
+            self.drawn = list(bar.track(jobs, num_images, description=f"drawing {split}"))
 
     def __len__(self) -> int:
         return len(self.drawn)

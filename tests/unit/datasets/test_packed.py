@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from collections import namedtuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from rich.console import Console
 from tta_bench.datasets.classification.corrupted import corrupted
 from tta_bench.datasets.classification.image_folder import image_folder
 from tta_bench.datasets.classification.packed import packed, pixel_file
-from tta_bench.prepare import pack as pack_module
+from tta_bench.files import WriteError
 from tta_bench.prepare.pack import pack
 
 RNG = np.random.default_rng(0)
@@ -134,11 +135,11 @@ class TestWhatIsWrong:
     def test_a_disk_that_is_too_small_is_noticed_before_anything_is_written(self, root, tmp_path, monkeypatch):
         usage = namedtuple("usage", "free")
         needed = 7 * 8 * 8 * 3
-        monkeypatch.setattr(pack_module.shutil, "disk_usage", lambda folder: usage(needed - 1))
-        with pytest.raises(ValueError, match=r"packing needs 0\.0 GB"):
+        monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(needed - 1))
+        with pytest.raises(WriteError, match=r"needs 1\.3 kB and .* has 1\.3 kB free: choose another --output"):
             packing(opened(root), tmp_path / "pack")
         assert files(tmp_path / "pack") == []
-        monkeypatch.setattr(pack_module.shutil, "disk_usage", lambda folder: usage(needed))
+        monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(needed))
         packing(opened(root), tmp_path / "pack")
 
     def test_a_folder_that_is_no_pack(self, tmp_path):

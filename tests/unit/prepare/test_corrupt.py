@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 from collections import namedtuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from tta_bench.datasets.classification.corrupted import corrupted
 from tta_bench.datasets.classification.image_folder import image_folder
 from tta_bench.datasets.classification.imagenet_c import imagenet_c
 from tta_bench.datasets.corruptions import corrupt
-from tta_bench.prepare import corrupt as corrupt_module
+from tta_bench.files import WriteError
 from tta_bench.prepare.corrupt import CorruptionRecipe, corrupt_files
 
 RNG = np.random.default_rng(0)
@@ -208,8 +209,8 @@ class TestMistakes:
 
     def test_a_disk_that_is_too_small_is_known_before(self, arrays, tmp_path, monkeypatch):
         usage = namedtuple("usage", "total used free")(0, 0, 15 * 5 * PIXELS.nbytes - 1)
-        monkeypatch.setattr(corrupt_module.shutil, "disk_usage", lambda folder: usage)
-        with pytest.raises(ValueError, match=r"needs about 0\.0 GB and .* has 0\.0 GB free"):
+        monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
+        with pytest.raises(WriteError, match=r"needs .* kB and .* kB free: choose another --output, or fewer"):
             written(arrays / "clean.npz", tmp_path / "out", "cifar")
         assert not (tmp_path / "out/corrupted.json").exists()
 
