@@ -1,4 +1,4 @@
-"""What every data set is: named domains of labelled images, or of images with a class for every pixel."""
+"""Interfaces of data sets: named domains of labelled images, or of images with a class for every pixel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 class CleanImages(Protocol):
-    """Labelled images by number."""
+    """Labelled images, accessed by index."""
 
     labels: np.ndarray  # (N,) int64
 
@@ -21,7 +21,7 @@ class CleanImages(Protocol):
         """Image ``index``: (H, W, 3) uint8, RGB."""
 
     def describe(self) -> str:
-        """Where the images come from, in a few words."""
+        """Short description of where the images come from."""
 
 
 def digest(images: CleanImages, sample: int = 64) -> str:
@@ -33,11 +33,11 @@ def digest(images: CleanImages, sample: int = 64) -> str:
 
 
 class Subset:
-    """Some of the images.
+    """A subset of images.
 
     Args:
-        images: All of them.
-        rows: Numbers of those to take.
+        images: All images.
+        rows: Indices of the images to keep.
     """
 
     def __init__(self, images: CleanImages, rows: Sequence[int] | np.ndarray) -> None:
@@ -51,12 +51,12 @@ class Subset:
         return self.images[int(self.rows[index])]
 
     def describe(self) -> str:
-        """Of which they are some, and how many."""
+        """Number of images, and description of the full set."""
         return f"{len(self)} of {self.images.describe()}"
 
 
 class DomainDataset(Protocol):
-    """Named domains of labelled images; what a stream refers to."""
+    """Named domains of labelled images, which streams refer to."""
 
     @property
     def name(self) -> str:
@@ -76,18 +76,18 @@ class DomainDataset(Protocol):
         """Labelled images of the source domain, disjoint from those of the stream."""
 
     def describe(self) -> dict[str, Any]:
-        """All that determines the images, as plain values for a result file."""
+        """Everything that determines the images, as plain values for a result file."""
 
 
 class SegmentedImages(CleanImages, Protocol):
-    """Images by number, with label maps. They have no labels as wholes: ``labels`` are zeros."""
+    """Images with label maps, accessed by index. There are no image-level labels: ``labels`` are zeros."""
 
     def label_map(self, index: int) -> np.ndarray:
-        """Classes (H, W) uint8, 255 where a pixel does not count; H and W may differ from those of the image."""
+        """Classes (H, W) uint8, 255 for ignored pixels; H and W may differ from those of the image."""
 
 
 class SegmentedSubset(Subset):
-    """Some of the images, with their label maps."""
+    """A subset of images with their label maps."""
 
     images: SegmentedImages
 

@@ -60,8 +60,8 @@ def save(path, images=IMAGES, labels=LABELS):
         ({"images": IMAGES[..., :1]}, r"shape \(6, 8, 8, 1\)"),
         ({"images": IMAGES[0]}, r"shape \(8, 8, 3\)"),
         ({"labels": LABELS[:4]}, "6 images but 4 labels"),
-        ({"labels": LABELS.astype(np.float32)}, "labels must be whole numbers .* got float32"),
-        ({"labels": LABELS - 1}, "labels must be whole numbers from 0 on"),
+        ({"labels": LABELS.astype(np.float32)}, "labels must be non-negative integers .* got float32"),
+        ({"labels": LABELS - 1}, "labels must be non-negative integers of shape"),
         ({"labels": np.eye(3, dtype=int)[LABELS]}, r"shape \(6, 3\)"),
         ({"images": np.array([None] * 6)}, r"x\.npz"),
     ],
@@ -76,7 +76,7 @@ def test_wrong_arrays_are_one_sentence(tmp_path, change, message):
 
 def test_a_missing_split_names_what_is_there(tmp_path):
     np.savez(tmp_path / "x.npz", train_images=IMAGES, train_labels=LABELS)
-    with pytest.raises(ValueError, match=r"x\.npz.* neither test_images .* but: train_images, train_labels$"):
+    with pytest.raises(ValueError, match=r"x\.npz.* neither test_images .*; it has: train_images, train_labels$"):
         opened(tmp_path / "x.npz")
 
 
@@ -109,7 +109,7 @@ def test_a_missing_file_is_named(tmp_path, missing):
     for name, path in paths.items():
         if name != missing:
             np.save(path, IMAGES if name == "images" else LABELS)
-    with pytest.raises(FileNotFoundError, match=f"^there is nothing at {paths[missing]}$"):
+    with pytest.raises(FileNotFoundError, match=f"^{paths[missing]} does not exist$"):
         opened(paths["images"], paths["labels"])
 
 
@@ -121,13 +121,13 @@ def test_another_kind_of_file_is_refused(tmp_path):
 
 def test_an_image_size_for_arrays_is_refused(tmp_path):
     save(tmp_path / "x.npz")
-    with pytest.raises(ValueError, match=r"dataset\.image_size is for folders"):
+    with pytest.raises(ValueError, match=r"dataset\.image_size applies only to folders"):
         opened(tmp_path / "x.npz", image_size=4)
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """Class folders in another order than their names, with files that are no images."""
+    """Class folders in another order than their names, with files that are not images."""
     root = tmp_path / "images"
     for name, pixels in (("b/2.png", 2), ("b/10.png", 10), ("a/x.png", 3), (".hidden/h.png", 4)):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -218,8 +218,8 @@ class TestCifarBinary:
     @pytest.mark.parametrize(
         ("change", "split", "message"),
         [
-            (lambda file: file.write_bytes(file.read_bytes()[:-1]), "test", r"test_batch\.bin is cut off"),
-            (lambda file: file.write_bytes(b""), "test", r"test_batch\.bin is cut off"),
+            (lambda file: file.write_bytes(file.read_bytes()[:-1]), "test", r"test_batch\.bin is truncated"),
+            (lambda file: file.write_bytes(b""), "test", r"test_batch\.bin is truncated"),
             (lambda file: file.unlink(), "test", r"holds no test_batch\.bin or test\.bin"),
             (lambda file: None, "validation", "not 'validation'"),
         ],
@@ -231,7 +231,7 @@ class TestCifarBinary:
 
     def test_the_pickles_of_the_python_version_are_not_opened(self, tmp_path):
         (tmp_path / "data_batch_1").write_bytes(b"cos\nsystem\n(S'exit 1'\ntR.")
-        with pytest.raises(ValueError, match=r"holds Python pickles, .* take CIFAR's binary version"):
+        with pytest.raises(ValueError, match=r"holds Python pickles, .* use CIFAR's binary version"):
             opened(tmp_path)
 
 
@@ -246,7 +246,7 @@ def test_classes_give_a_folder_its_labels(folder, tmp_path):
 
 def test_classes_for_arrays_are_refused(tmp_path):
     save(tmp_path / "x.npz")
-    with pytest.raises(ValueError, match=r"dataset\.classes is for folders"):
+    with pytest.raises(ValueError, match=r"dataset\.classes applies only to folders"):
         open_images(tmp_path / "x.npz", classes="imagenet")
 
 

@@ -102,7 +102,7 @@ def test_a_missing_folder_is_named():
 def test_images_of_another_shape_or_type_are_one_sentence(root, tmp_path, shape, dtype):
     (tmp_path / "labels.npy").symlink_to(root / "labels.npy")
     write(tmp_path / "fog.npy", shape, dtype)
-    sentence = f"fog.npy should hold uint8 of shape {SHAPE}, as many as labels.npy, but holds {np.dtype(dtype)} {shape}"
+    sentence = f"fog.npy should hold uint8 of shape {SHAPE}, to match labels.npy, but holds {np.dtype(dtype)} {shape}"
     with pytest.raises(ValueError, match=re.escape(sentence)):
         cifar10_c(root=str(tmp_path), domains=["fog"])
 
@@ -110,13 +110,13 @@ def test_images_of_another_shape_or_type_are_one_sentence(root, tmp_path, shape,
 @pytest.mark.parametrize(
     ("labels", "sentence"),
     [
-        (np.arange(10_000) // 1000, "holds 10000 labels, which are not five times the same ones"),
-        (np.arange(12) % 10, "holds 12 labels, which are not five times the same ones"),
-        (np.repeat(np.arange(10), 5)[:, None], "should hold a row of whole numbers, but holds int64 (50, 1)"),
-        (np.zeros(50), "should hold a row of whole numbers, but holds float64 (50,)"),
-        (np.zeros(0, int), "should hold a row of whole numbers, but holds int64 (0,)"),
-        (np.tile([3, 10], 5), "holds 2 classes from 3 to 10 where 10 from 0 to 9 belong"),
-        (np.tile([-1, 3], 5), "holds 2 classes from -1 to 3 where 10 from 0 to 9 belong"),
+        (np.arange(10_000) // 1000, "holds 10000 labels, which are not the same labels five times"),
+        (np.arange(12) % 10, "holds 12 labels, which are not the same labels five times"),
+        (np.repeat(np.arange(10), 5)[:, None], "should hold a 1-D array of integers, but holds int64 (50, 1)"),
+        (np.zeros(50), "should hold a 1-D array of integers, but holds float64 (50,)"),
+        (np.zeros(0, int), "should hold a 1-D array of integers, but holds int64 (0,)"),
+        (np.tile([3, 10], 5), "holds 2 classes from 3 to 10, but 10 classes from 0 to 9 are expected"),
+        (np.tile([-1, 3], 5), "holds 2 classes from -1 to 3, but 10 classes from 0 to 9 are expected"),
     ],
 )
 def test_labels_that_cannot_be_are_one_sentence(tmp_path, labels, sentence):
@@ -148,7 +148,7 @@ def test_an_unreadable_file_is_named(root, tmp_path, content):
 
 
 def test_labels_of_the_other_cifar_are_recognised(root, tmp_path):
-    with pytest.raises(ValueError, match="holds 10 classes from 0 to 9 where 100 from 0 to 99 belong"):
+    with pytest.raises(ValueError, match="holds 10 classes from 0 to 9, but 100 classes from 0 to 99 are expected"):
         cifar100_c(root=str(root))
     (tmp_path / "fog.npy").symlink_to(root / "fog.npy")
     np.save(tmp_path / "labels.npy", np.tile(np.arange(10_000) % 100, 5))

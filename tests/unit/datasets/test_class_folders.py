@@ -54,7 +54,7 @@ class TestLabels:
             label_map(str(tmp_path / "classes.txt"))
 
     def test_a_missing_list_is_named(self):
-        with pytest.raises(FileNotFoundError, match=r"no list at /nowhere/x\.txt: see dataset\.classes"):
+        with pytest.raises(FileNotFoundError, match=r"no list at /nowhere/x\.txt: dataset\.classes must be imagenet"):
             label_map("/nowhere/x.txt")
 
 
@@ -120,7 +120,7 @@ class TestFinding:
             assert found.images == {"a": ["x.jpg"], "b": ["10.JPEG", "2.png"]}
             assert found.left_out == {".txt": 1, "foreign/": 1}
 
-    def test_a_folder_without_images_is_no_class_that_could_be_passed_over(self, tmp_path):
+    def test_a_folder_without_images_is_refused_rather_than_skipped(self, tmp_path):
         save(tmp_path / "b" / "x.png")
         (tmp_path / "a").mkdir()
         with pytest.raises(ValueError, match=r"/a holds no images .* dataset\.classes"):

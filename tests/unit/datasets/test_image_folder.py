@@ -99,7 +99,7 @@ class TestWhatIsWrong:
 
     @pytest.mark.parametrize("settings", [{}, {"domains": []}])
     def test_no_domain_at_all(self, tmp_path, settings):
-        with pytest.raises(ValueError, match="holds no folder that could be a domain"):
+        with pytest.raises(ValueError, match="contains no domain folders"):
             opened(tmp_path, **settings)
 
     def test_a_missing_root(self):

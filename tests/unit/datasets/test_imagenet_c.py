@@ -122,7 +122,7 @@ class TestLists:
 
     def test_without_the_package_the_remedy_is_named(self, root, monkeypatch):
         monkeypatch.setattr("tta_bench.datasets.classification.imagenet_c.find_spec", lambda name: None)
-        with pytest.raises(ValueError, match="pip install --no-deps robustbench, or give the path"):
+        with pytest.raises(ValueError, match="pip install --no-deps robustbench, or set dataset.subset to the path"):
             opened(root, subset="robustbench")
 
     def test_a_listed_image_that_is_missing_is_named(self, root, subset):
@@ -131,9 +131,9 @@ class TestLists:
             opened(root, subset=subset)
 
     @pytest.mark.parametrize("line", ["n99999999/x.JPEG", "ILSVRC2012_val_00000900.JPEG", "n01443537/", "../x.JPEG"])
-    def test_a_line_that_is_no_image_is_named(self, root, tmp_path, line):
+    def test_a_line_that_does_not_name_an_image_is_reported(self, root, tmp_path, line):
         (tmp_path / "wrong.txt").write_text(line)
-        with pytest.raises(ValueError, match=r"wrong\.txt holds '.*', which is no image of a known class"):
+        with pytest.raises(ValueError, match=r"wrong\.txt holds '.*', which is not an image of a known class"):
             opened(root, subset=str(tmp_path / "wrong.txt"))
 
 

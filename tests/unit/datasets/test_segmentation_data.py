@@ -84,7 +84,7 @@ class TestACDC:
         assert [source[i][0, 0, 0] for i in range(len(source))] == [101, 100]
         assert source[0].shape == (4, 8, 3)
         assert source.label_map(0)[0, :4].tolist() == [0, 1, 18, 255]
-        with pytest.raises(ValueError, match=r"^acdc has no images of the source domain: set dataset\.source_images$"):
+        with pytest.raises(ValueError, match=r"^acdc has no source images: set dataset\.source_images$"):
             acdc(root=str(acdc_root)).source_images()
 
     def test_corruptions_show_the_images_of_all_conditions(self, acdc_root):
@@ -109,7 +109,7 @@ class TestACDC:
         ("settings", "message"),
         [
             ({"split": "test"}, "the labels of ACDC's test images are not published"),
-            ({"domains": "clear"}, "ACDC has no condition 'clear', but fog, night, rain, snow"),
+            ({"domains": "clear"}, "ACDC has no condition 'clear'; it has fog, night, rain, snow"),
             ({"num_images": 3}, r"dataset\.num_images must be in 1\.\.2, the number of images of fog; got 3"),
             ({"corruptions": "fogg"}, "there is no corruption 'fogg'; did you mean 'fog'"),
         ],
@@ -123,7 +123,9 @@ class TestACDC:
         labels.unlink()
         with pytest.raises(FileNotFoundError, match=f"_rgb_anon.png has no labels: there is no file {labels}"):
             acdc(root=str(acdc_root))
-        with pytest.raises(FileNotFoundError, match=r"gt holds no rgb_anon/fog/train/\S+, but: fog, night, rain, snow"):
+        with pytest.raises(
+            FileNotFoundError, match=r"gt holds no rgb_anon/fog/train/\S+; it has: fog, night, rain, snow"
+        ):
             acdc(root=str(acdc_root / "gt"))
         with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere"):
             acdc(root=str(acdc_root / "nowhere"))
@@ -185,8 +187,8 @@ class TestLists:
         [
             ("1 2 3 sky\nroad\n", r"'road' has no colour \(three numbers"),
             ("1 2 3 sky\n1 2 300 road\n", "'1 2 300 road' has no colour"),
-            ("Void\n", "names no class"),
-            ("", "names no class"),
+            ("Void\n", "names no classes"),
+            ("", "names no classes"),
         ],
     )
     def test_that_make_no_sense_are_refused(self, tmp_path, text, message):
@@ -199,9 +201,9 @@ class TestLists:
 
 
 class TestLabelFiles:
-    def test_with_a_number_that_is_no_class_are_named(self, tmp_path):
+    def test_with_a_number_that_is_not_a_class_are_named(self, tmp_path):
         save(tmp_path / "x.png", [[0, 1, 7]])
-        with pytest.raises(ValueError, match=r"x\.png holds the label 7, which is no class and not 255"):
+        with pytest.raises(ValueError, match=r"x\.png holds the label 7, which is neither a class nor 255"):
             NumberLabels({0: 0, 1: 1})(tmp_path / "x.png")
         Image.fromarray(np.array([[0, 300]], dtype=np.uint16)).save(tmp_path / "y.png")
         with pytest.raises(ValueError, match=r"y\.png holds the label 300"):
@@ -276,15 +278,15 @@ class TestFolders:
 
     def test_a_label_file_of_another_size_is_named(self, folder):
         save(folder / "labels/a_day/0_L.png", [[0, 1]] * 8)
-        with pytest.raises(ValueError, match=r"0_L\.png has 2x8 pixels, and its image \S+0\.png 16x8"):
+        with pytest.raises(ValueError, match=r"0_L\.png has 2x8 pixels, but its image \S+0\.png 16x8"):
             opened(folder).label_map("a_day", 0)
 
     @pytest.mark.parametrize(
         ("settings", "message"),
         [
-            ({"domains": ["c"]}, "images has no domain 'c', but a_day, b_dusk"),
-            ({"source_domain": "c"}, "images has no domain 'c', but a_day, b_dusk"),
-            ({"images": "{}/images/a_day", "source_domain": "a_day"}, "no domain but the source's"),
+            ({"domains": ["c"]}, "images has no domain 'c'; it has a_day, b_dusk"),
+            ({"source_domain": "c"}, "images has no domain 'c'; it has a_day, b_dusk"),
+            ({"images": "{}/images/a_day", "source_domain": "a_day"}, "no domains other than the source domain"),
             ({"num_images": 3}, r"dataset\.num_images must be in 1\.\.2, the number of images of a_day; got 3"),
         ],
     )
@@ -297,11 +299,11 @@ class TestFolders:
         ("text", "message"),
         [
             ("file,domain\na,b", "must have the columns image and domain .* but has: 'file', 'domain'"),
-            ("image;domain\na;b", "with commas between them, but has: 'image;domain'"),
-            ("image,domain\na", "has 2 columns, and 1 values in 'a'"),
+            ("image;domain\na;b", "separated by commas, but has: 'image;domain'"),
+            ("image,domain\na", "has 2 columns, but 1 values in 'a'"),
             ("", "is empty"),
             ("image,domain\n", "lists no images"),
-            ("image,domain\nc.png,x", "lists c.png, and there is no such file in"),
+            ("image,domain\nc.png,x", "lists c.png, which does not exist in"),
         ],
     )
     def test_wrong_tables_are_named(self, folder, text, message):

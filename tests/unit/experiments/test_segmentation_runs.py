@@ -197,7 +197,7 @@ class TestTheRealNetwork:
             (
                 ["folder", "dataset.source_domain=null"],
                 {},
-                r"no images of the source domain: set dataset\.source_domain$",
+                r"no source images: set dataset\.source_domain$",
             ),
         ],
     )

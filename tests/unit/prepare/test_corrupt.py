@@ -101,7 +101,8 @@ class TestJpegFolders:
         )  # fmt: skip
         (tmp_path / "fog").symlink_to(jpegs / "fog")
         assert "made_by" not in imagenet_c(root=str(tmp_path), **how).describe()
-        for content, sentence in (("{", r"corrupted\.json is damaged"), ("{}", "is not of tta-bench data corrupt")):
+        sentences = {"{": r"corrupted\.json is damaged", "{}": "was not written by tta-bench data corrupt"}
+        for content, sentence in sentences.items():
             (tmp_path / "corrupted.json").write_text(content)
             with pytest.raises(ValueError, match=sentence):
                 imagenet_c(root=str(tmp_path), **how)

@@ -1,6 +1,6 @@
-"""CIFAR10-C and CIFAR100-C: an array per corruption, its five severities one after the other, as published.
+"""CIFAR10-C and CIFAR100-C as published: one array per corruption, with its five severities one after the other.
 
-A severity has the 10,000 test images; a subset of one's own may have fewer, the same number at each severity.
+Each severity has the 10,000 test images; your own subset may have fewer, the same number at each severity.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ def cifar10_c(
     """CIFAR10-C: the 10,000 test images of CIFAR-10 under each corruption, 32x32, ten classes.
 
     Args:
-        root: The folder ``CIFAR-10-C`` with a ``.npy`` file per corruption and ``labels.npy``, or a subset of it, or
-            what ``tta-bench data corrupt --family cifar`` wrote.
-        domains: ``common`` (the 15), ``validation`` (the 4), or a list of corruptions, with a severity of their own
-            as in ``fog/3``.
+        root: The folder ``CIFAR-10-C`` with a ``.npy`` file per corruption and ``labels.npy``, a subset of it, or
+            the output of ``tta-bench data corrupt --family cifar``.
+        domains: ``common`` (the 15), ``validation`` (the 4), or a list of corruptions, optionally with their own
+            severity as in ``fog/3``.
         severity: 1 to 5.
         num_images: Use only the first images of each domain; None uses all.
-        source_images: Clean images for the methods that need some: ``cifar-10-batches-bin`` (CIFAR's binary
+        source_images: Clean images for the methods that need them: ``cifar-10-batches-bin`` (CIFAR's binary
             version), a folder of class folders, a ``.npz`` file, or a ``.npy`` file. The Python version is a pickle,
-            which can run code when it is read, and is refused.
-        source_labels: The labels of a ``.npy`` file of source images.
-        source_split: Which of them: the ``<split>_images`` and ``<split>_labels`` of a ``.npz`` file; of CIFAR,
-            ``source`` and ``train`` are the training images.
+            which can run code when it is loaded, and is rejected.
+        source_labels: The ``.npy`` file of labels for a ``.npy`` file of source images.
+        source_split: Split of the source images: ``<split>_images`` and ``<split>_labels`` in a ``.npz`` file; for
+            CIFAR, ``source`` and ``train`` are the training images.
 
     Raises:
         FileNotFoundError: If a file does not exist.
@@ -69,13 +69,13 @@ def cifar100_c(
 
     Args:
         root: The folder ``CIFAR-100-C`` with a ``.npy`` file per corruption and ``labels.npy``.
-        domains: ``common`` (the 15), ``validation`` (the 4), or a list of corruptions, with a severity of their own
-            as in ``fog/3``.
+        domains: ``common`` (the 15), ``validation`` (the 4), or a list of corruptions, optionally with their own
+            severity as in ``fog/3``.
         severity: 1 to 5.
         num_images: Use only the first images of each domain; None uses all.
-        source_images: Clean images, as for ``cifar10_c``; of CIFAR's binary version, the folder ``cifar-100-binary``.
-        source_labels: The labels of a ``.npy`` file of source images.
-        source_split: Which of them, as for ``cifar10_c``.
+        source_images: Clean images, as for ``cifar10_c``; CIFAR's binary version is the folder ``cifar-100-binary``.
+        source_labels: The ``.npy`` file of labels for a ``.npy`` file of source images.
+        source_split: Split of the source images, as for ``cifar10_c``.
 
     Raises:
         FileNotFoundError: If a file does not exist.
@@ -99,7 +99,7 @@ def _cifar_c(
     check_severity(severity)
     folder = Path(root).expanduser()
     if not folder.is_dir():
-        raise FileNotFoundError(f"there is no folder {folder}: dataset.root is the unpacked archive of {name}")
+        raise FileNotFoundError(f"there is no folder {folder}: dataset.root must be the unpacked archive of {name}")
     labels = _labels(folder / "labels.npy", num_classes)
     block, shape = len(labels) // _SEVERITIES, (len(labels), 32, 32, 3)
     check_num_images(num_images, block, name)
@@ -111,7 +111,7 @@ def _cifar_c(
         pixels = _array(file)
         if pixels.shape != shape or pixels.dtype != np.uint8:
             raise ValueError(
-                f"{file} should hold uint8 of shape {shape}, as many as labels.npy, but holds {pixels.dtype} "
+                f"{file} should hold uint8 of shape {shape}, to match labels.npy, but holds {pixels.dtype} "
                 f"{pixels.shape}"
             )
         images[domain] = PixelArray(pixels[rows], labels[rows], f"{file.name}, severity {chosen}")
@@ -123,24 +123,24 @@ def _labels(file: Path, num_classes: int) -> np.ndarray:
     """The labels of all severities, which must agree: every severity shows the same images."""
     labels = _array(file)
     if labels.ndim != 1 or labels.dtype.kind not in "iu" or not len(labels):
-        raise ValueError(f"{file} should hold a row of whole numbers, but holds {labels.dtype} {labels.shape}")
+        raise ValueError(f"{file} should hold a 1-D array of integers, but holds {labels.dtype} {labels.shape}")
     if len(labels) % _SEVERITIES or (labels.reshape(_SEVERITIES, -1) != labels[: len(labels) // _SEVERITIES]).any():
         raise ValueError(
-            f"{file} holds {len(labels)} labels, which are not five times the same ones: those of severity 1 to 5 "
-            "belong there one after the other"
+            f"{file} holds {len(labels)} labels, which are not the same labels five times: it should hold those of "
+            "severities 1 to 5 one after the other"
         )
     found = np.unique(labels)
     subset = len(labels) < _SEVERITIES * _PUBLISHED  # may lack classes
     if found[0] < 0 or found[-1] >= num_classes or (len(found) < num_classes and not subset):
         raise ValueError(
-            f"{file} holds {len(found)} classes from {found[0]} to {found[-1]} where {num_classes} from 0 to "
-            f"{num_classes - 1} belong: is it of another data set?"
+            f"{file} holds {len(found)} classes from {found[0]} to {found[-1]}, but {num_classes} classes from 0 to "
+            f"{num_classes - 1} are expected: does it belong to another data set?"
         )
     return labels
 
 
 def _array(file: Path) -> np.ndarray:
-    """A memory map of a file, so that only the images that are shown are ever read."""
+    """Memory-map a file, so that only images that are used are ever read."""
     if not file.is_file():
         present = sorted(path.stem for path in file.parent.glob("*.npy"))
         raise FileNotFoundError(f"{file.parent} lacks {file.name}; it holds: {', '.join(present) or 'no .npy files'}")

@@ -1,4 +1,4 @@
-"""Domains made of clean images, corrupted on the fly."""
+"""Domains generated from clean images by corrupting them on the fly."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class CorruptedDomains:
 
     Args:
         name: Name of the data set in results.
-        clean: The clean images.
+        clean: Clean images.
         source: Clean images of the source domain, for source statistics; None if there are none.
         domains: ``common`` (the 15), ``validation`` (the 4), or a list of corruption names,
-            with a severity of their own as in ``fog/3``; ``clean`` is allowed.
+            optionally with their own severity as in ``fog/3``; ``clean`` is allowed.
         severity: 1 to 5.
         family: Constants of the published corruptions: ``imagenet``, ``cifar`` or ``tiny``.
-        num_images: Use only the first of the clean images; None uses all.
+        num_images: Use only this many clean images, from the first; None uses all.
         frost_folder: Published frost textures; None generates textures.
         seed: Seed of the corruptions.
 
@@ -79,7 +79,7 @@ class CorruptedDomains:
         return corrupt(image, corruption, severity, family=self.family, rng=rng, frost_textures=self._frost)
 
     def describe(self) -> dict[str, Any]:
-        """Clean images and corruptions."""
+        """Facts about the clean images and the corruptions."""
         return {
             "clean": self.clean.describe(),
             "clean_digest": digest(self.clean),
@@ -126,17 +126,18 @@ def corrupted(
         labels: The ``.npy`` file of labels beside a ``.npy`` file of images.
         source_images: Images of the source domain, in the same formats; by default those of the ``.npz`` file, or
             CIFAR's training images.
-        source_labels: The labels of a ``.npy`` file of source images.
-        split: Which arrays of a ``.npz`` file the stream shows: ``<split>_images`` and ``<split>_labels``.
+        source_labels: The ``.npy`` file of labels for a ``.npy`` file of source images.
+        split: Arrays of a ``.npz`` file that the stream uses: ``<split>_images`` and ``<split>_labels``.
         source_split: The same for the source domain.
-        classes: What gives class folders their labels: ``imagenet`` for the 1000 WordNet ids, or the path of a list
-            of class names; None takes the order of the folders' names.
-        image_size: Side of the square that images of a folder are resized and cut to.
-        num_images: Use only the first images; None uses all.
+        classes: How class folders are mapped to labels: ``imagenet`` for the 1000 WordNet ids, or the path of a list
+            of class names; None sorts the folders by name.
+        image_size: Side of the square to which images of a folder are resized and cropped.
+        num_images: Use only this many images, from the first; None uses all.
         domains: ``common`` (the 15), ``validation`` (the 4), or a list of corruption names.
         severity: 1 to 5.
         family: Constants of the published corruptions: ``imagenet`` (224 pixels), ``tiny`` (64), ``cifar`` (32).
-        frost_folder: The published frost textures; without it textures are generated, and the result says so.
+        frost_folder: Folder of the published frost textures; without it, textures are generated, and the result says
+            so.
         seed: Seed of the corruptions.
 
     Raises:
@@ -155,7 +156,7 @@ def corrupted(
 
 
 def _own_source(images: Path, split: str) -> str | None:
-    """The path itself if images of the source domain lie beside those of the stream."""
+    """Return the path itself if it also holds images of the source domain."""
     if images.suffix == ".npz":
         with np.load(images) as file:
             return str(images) if f"{split}_images" in file.files else None

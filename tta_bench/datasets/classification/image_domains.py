@@ -1,4 +1,4 @@
-"""Domains whose images lie ready on disk."""
+"""Domains whose images are stored on disk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ImageDomains:
         name: Name of the data set in results.
         images: The images of each domain, by its name, in the domains' usual order.
         source: Images of the source domain; None if there are none.
-        facts: What else a result says about the images.
+        facts: Further facts about the images for the result file.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class ImageDomains:
         return self._source
 
     def describe(self) -> dict[str, Any]:
-        """Numbers of images, what the data set adds, and a digest of labels and a sample of images."""
+        """Number of images per domain, the facts, and a digest of all labels and a sample of images."""
         return {"num_images": {d: len(images) for d, images in self.images.items()}, **self._facts, **self._digest}
 
     @cached_property
@@ -64,7 +64,7 @@ class PixelArray:
 
     Args:
         pixels: (N, H, W, 3) uint8.
-        labels: (N,) whole numbers.
+        labels: (N,) integers.
         description: Where they come from.
     """
 
@@ -78,7 +78,7 @@ class PixelArray:
         return np.array(self.pixels[index])
 
     def describe(self) -> str:
-        """Where they come from, and how many there are."""
+        """Where the images come from, and how many there are."""
         return f"{self.description} ({len(self)} images)"
 
 
@@ -108,13 +108,13 @@ def from_files(
         name: Name of the data set in results.
         files: The images of each domain.
         source: Images of the source domain; None if there are none.
-        facts: What else a result says about the images.
-        num_images: Take only so many of each domain, spread evenly over their order; None takes all.
-        on_bad_image: ``skip`` leaves damaged files out now, so that the stream is made of what can be shown, and adds
-            their number and the first names to ``facts``; ``fail`` looks at no file before its turn.
+        facts: Further facts about the images for the result file.
+        num_images: Use only this many images of each domain, evenly spaced in their order; None uses all.
+        on_bad_image: ``skip`` excludes damaged files now, so that the stream contains only readable images, and adds
+            their number and the first names to ``facts``; ``fail`` does not open any file before it is needed.
 
     Raises:
-        ValueError: If a domain has fewer than ``num_images``, or no image that can be read.
+        ValueError: If a domain has fewer than ``num_images`` images, or none that can be read.
     """
     images: dict[str, CleanImages] = {}
     skipped: list[str] = []

@@ -1,4 +1,4 @@
-"""Any folder of domain folders of class folders: PACS, DomainNet, ImageNet-R and its relatives, one's own images."""
+"""Folders of domain folders of class folders: PACS, DomainNet, ImageNet-R and its relatives, or your own images."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ def image_folder(
     """Any images in <root>/<domain>/<class>/: PACS, DomainNet, ImageNet-R, -Sketch, -A and -V2, or your own.
 
     Args:
-        root: The folder that holds a folder per domain.
-        domains: Names of the folders to show, in their usual order; None takes all but ``source_images``, by name.
-        classes: What gives a class folder its label. None: the order of the names; every domain must then have the
-            same classes. ``imagenet``: 0 to 999 by WordNet id, or by the folders ``0`` to ``999`` of ImageNet-V2; a
-            domain may have some of the classes only. ``imagenet_subset``: the same, and the model chooses among the
-            classes that some domain has, as is published for the 200 of ImageNet-R and -A; it is told which. The path
-            of a text file with a class name per line in the order of the labels: other folders are left out.
-        num_images: Use only so many images of each domain, spread evenly over the order of names; None uses all.
-        image_size: Side of the square cut out of the centre; None keeps the images as they are (and needs
-            ``resize=null``), they must then have one size.
-        resize: Length that the shorter side is brought to before; None leaves it.
-        interpolation: Filter of the resizing.
-        source_images: A folder of class folders with images of the source domain, cut in the same way, for the
-            methods that need some; it may lie in ``root``.
-        on_bad_image: ``fail``: an image that cannot be read ends the run when its turn comes. ``skip``: damaged files
-            are looked for when the data set is opened, left out of the stream and named in the result.
+        root: Folder with one folder per domain.
+        domains: Names of the folders to use, in their usual order; None uses all except ``source_images``, by name.
+        classes: How class folders are mapped to labels. None: by sorted name; every domain must then have the same
+            classes. ``imagenet``: 0 to 999 by WordNet id, or by the folders ``0`` to ``999`` of ImageNet-V2; a domain
+            may have only some of the classes. ``imagenet_subset``: the same, and predictions are restricted to the
+            classes that occur in any domain, as published for the 200 classes of ImageNet-R and -A. Or the path of a
+            text file with one class name per line, in label order; other folders are left out.
+        num_images: Use only this many images of each domain, evenly spaced in name order; None uses all.
+        image_size: Side of the centre crop; None keeps the images as they are (this requires ``resize=null`` and
+            images of one size).
+        resize: Length to which the shorter side is resized first; None leaves it.
+        interpolation: Interpolation filter for resizing.
+        source_images: A folder of class folders with images of the source domain, cropped in the same way, for the
+            methods that need them; it may be inside ``root``.
+        on_bad_image: ``fail``: an image that cannot be read ends the run when it is needed. ``skip``: damaged files
+            are detected when the data set is opened, left out of the stream and named in the result.
 
     Raises:
         FileNotFoundError: If a folder or a list does not exist.
@@ -91,7 +91,7 @@ def _domain_folders(root: Path, domains: str | list[str] | None, source: Path | 
     else:
         names = [domains] if isinstance(domains, str) else list(domains)
     if not names:
-        raise ValueError(f"{root} holds no folder that could be a domain")
+        raise ValueError(f"{root} contains no domain folders")
     for name in names:
         if name not in there:
             raise FileNotFoundError(f"{root} has no domain {name!r}; it holds: {some(there)}")

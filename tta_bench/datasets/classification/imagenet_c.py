@@ -44,25 +44,26 @@ def imagenet_c(
     """ImageNet-C: the ImageNet validation images under each corruption, 224x224, a thousand classes.
 
     Args:
-        root: The folder that holds a folder per corruption.
-        domains: ``common`` (the 15), ``validation`` (the 4), or a list of corruptions, with a severity of their own
-            as in ``fog/3``.
+        root: Folder with one folder per corruption.
+        domains: ``common`` (the 15), ``validation`` (the 4), or a list of corruptions, optionally with their own
+            severity as in ``fog/3``.
         severity: 1 to 5.
-        subset: None shows all 50,000 images of a domain; ``robustbench`` the 5,000 of most CTTA papers, by the list
-            in the package ``robustbench``, which must be installed; or the path of a text file with a line such as
-            ``n01440764/ILSVRC2012_val_00000293.JPEG`` per image.
-        num_images: Use only so many images of each domain, spread evenly over the order of names; None uses all.
-        classes: ``imagenet`` for labels 0 to 999; or the path of a text file with a WordNet id per line, in the order
-            of the labels, for a model of fewer classes.
-        image_size: Side of the square cut out of the centre.
-        resize: Length that the shorter side is brought to before; None leaves the published 224 pixels as they are,
-            256 is what the RobustBench loader does.
-        interpolation: Filter of the resizing.
-        source_images: A folder of clean images in a folder per WordNet id, for the methods that need some. They are
-            cut in the same way; without ``resize``, from ``image_size`` / 0.875, as the published images were.
-        on_bad_image: ``fail``: an image that cannot be read ends the run when its turn comes. ``skip``: damaged files
-            are looked for when the data set is opened, left out of the stream and named in the result; a file that
-            is damaged between its ends is not found and still ends the run.
+        subset: None uses all 50,000 images of a domain; ``robustbench`` the 5,000 of most CTTA papers, as listed in
+            the package ``robustbench``, which must be installed; or the path of a text file with one line per image,
+            such as ``n01440764/ILSVRC2012_val_00000293.JPEG``.
+        num_images: Use only this many images of each domain, evenly spaced in name order; None uses all.
+        classes: ``imagenet`` for labels 0 to 999; or the path of a text file with one WordNet id per line, in label
+            order, for a model with fewer classes.
+        image_size: Side of the centre crop.
+        resize: Length to which the shorter side is resized first; None leaves the published 224 pixels as they are,
+            256 matches the RobustBench loader.
+        interpolation: Interpolation filter for resizing.
+        source_images: A folder of clean images with one folder per WordNet id, for the methods that need them. They
+            are cropped in the same way; without ``resize``, they are first resized to ``image_size`` / 0.875, as the
+            published images were.
+        on_bad_image: ``fail``: an image that cannot be read ends the run when it is needed. ``skip``: damaged files
+            are detected when the data set is opened, left out of the stream and named in the result; damage in the
+            middle of a file is not detected and still ends the run.
 
     Raises:
         FileNotFoundError: If a folder or a list does not exist.
@@ -106,7 +107,7 @@ def _all_classes(folder: Path, labels: Mapping[str, int], needed: Sequence[str])
     if missing := [name for name in needed if name not in found.images]:
         raise ValueError(
             f"{folder} lacks {len(missing)} of {len(needed)} classes: {some(missing, 3)}; complete it, or list the "
-            "images that are there in dataset.subset"
+            "available images in dataset.subset"
         )
     return found
 
@@ -120,17 +121,17 @@ def _listed(folder: Path, chosen: Sequence[str]) -> Found:
     there = {f"{name}/{image}" for name, images in found.images.items() for image in images}
     if missing := [line for line in chosen if line not in there]:
         raise ValueError(f"{folder} lacks {len(missing)} of the {len(chosen)} images listed, first {missing[0]}")
-    return Found(wanted, Counter())  # the list says what is shown: nothing is left out by accident
+    return Found(wanted, Counter())  # the list decides what is used: nothing is left out by accident
 
 
 def _subset(subset: str, labels: Mapping[str, int]) -> list[str]:
-    """The listed images in the order of their names."""
+    """Return the listed images in name order."""
     path = _robustbench_list() if subset == "robustbench" else Path(subset)
     lines = sorted(read_list(path, "dataset.subset"))
     for line in lines:
         name, slash, image = line.partition("/")
         if name not in labels or not slash or not image or "/" in image:
-            raise ValueError(f"{path} holds {line!r}, which is no image of a known class, such as n01440764/x.JPEG")
+            raise ValueError(f"{path} holds {line!r}, which is not an image of a known class like n01440764/x.JPEG")
     return lines
 
 
@@ -138,12 +139,12 @@ def _robustbench_list() -> Path:
     spec = find_spec("robustbench")  # finds the package without importing it
     if spec is None or not spec.submodule_search_locations:
         raise ValueError(
-            "dataset.subset=robustbench needs the package robustbench: pip install --no-deps robustbench, or give "
-            "the path of the list"
+            "dataset.subset=robustbench requires the package robustbench: pip install --no-deps robustbench, or set "
+            "dataset.subset to the path of the list"
         )
     return Path(spec.submodule_search_locations[0]) / _ROBUSTBENCH_LIST
 
 
 def _sha256(lines: Sequence[str]) -> str:
-    """Hash of the listed names, whatever their order and line ends."""
+    """Hash the listed names, independent of line endings."""
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -18,8 +18,8 @@ def scenes_c(
 ) -> CorruptedDomains:
     """Procedural scenes, 64x64, twenty classes, under the corruptions of Tiny-ImageNet-C.
 
-    A patterned object among and behind clutter; a class is a shape with a pattern. Made, as ``shapes_c``, for trying
-    things without a download: errors and gains on it say nothing about ImageNet-C.
+    A patterned object among and behind clutter; a class is a shape with a pattern. Like ``shapes_c``, it serves to
+    try things without a download: errors and gains on it say nothing about ImageNet-C.
 
     Args:
         split: ``test``, or ``validation`` for choosing hyper-parameters on other images.
@@ -27,7 +27,7 @@ def scenes_c(
         domains: ``common`` (the 15), ``validation`` (the 4), or a list of corruption names.
         severity: 1 to 5.
         family: Constants of the published corruptions.
-        num_source_images: Images of the source domain, of which methods take their statistics or warm up.
+        num_source_images: Images of the source domain, for methods that need statistics or a warm-up.
         seed: Seed of the corruptions.
 
     Raises:

@@ -18,8 +18,8 @@ def shapes_c(
 ) -> CorruptedDomains:
     """The embedded data set: procedural shapes, 64x64, ten classes, under the corruptions of ImageNet-C.
 
-    Made for trying things in minutes without a download. It is no natural-image benchmark: errors and gains on it
-    say nothing about ImageNet-C.
+    It serves to try things in minutes without a download. It is not a natural-image benchmark: errors and gains on
+    it say nothing about ImageNet-C.
 
     Args:
         split: ``test``, or ``validation`` for choosing hyper-parameters on other images.
@@ -27,7 +27,7 @@ def shapes_c(
         domains: ``common`` (the 15), ``validation`` (the 4), or a list of corruption names.
         severity: 1 to 5.
         family: Constants of the published corruptions.
-        num_source_images: Images of the source domain, of which methods take their statistics or warm up.
+        num_source_images: Images of the source domain, for methods that need statistics or a warm-up.
         seed: Seed of the corruptions.
 
     Raises:

@@ -1,7 +1,7 @@
 """The 15 common corruptions and 4 validation corruptions of ImageNet-C, as pure functions on uint8 images.
 
 Source: Hendrycks & Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions and
-Perturbations", ICLR 2019; repository hendrycks/robustness. ``corrupt`` is the door; the registry
+Perturbations", ICLR 2019; repository hendrycks/robustness. ``corrupt`` is the entry point; the registry
 ``CORRUPTIONS`` holds functions ``f(image, rng, *constants)``, with the constants in ``SEVERITIES``.
 """
 
@@ -78,13 +78,13 @@ def corrupt(
     """Corrupt one image.
 
     Args:
-        image: RGB image (H, W, 3), uint8, of any size; it is not changed.
+        image: RGB image (H, W, 3), uint8, of any size; it is not modified.
         name: A key of ``CORRUPTIONS``.
         severity: From 1 (mild) to 5 (strong).
         family: The table of constants, one of ``FAMILIES``: for images of about 224, 32 or 64 pixels.
-        rng: Source of randomness. A ``RandomState`` seeded as the published scripts' global generator would
-            have been gives their numbers; a ``Generator`` gives others of the same distribution.
-        frost_textures: Textures for frost, from ``load_frost_textures``; None takes the generated ones.
+        rng: Source of randomness. A ``RandomState`` seeded like the global generator of the published scripts
+            reproduces their numbers; a ``Generator`` gives different numbers of the same distribution.
+        frost_textures: Textures for frost, from ``load_frost_textures``; None uses the generated ones.
 
     Returns:
         A new uint8 array of the same shape.
@@ -99,7 +99,7 @@ def corrupt(
 
 
 def _check(image: Image, name: str, severity: int, family: str, rng: Rng) -> None:
-    """Refuse what ``corrupt`` cannot use, with one sentence that says why."""
+    """Check the arguments of ``corrupt``."""
     for kind, word, known in (("corruption", name, CORRUPTIONS), ("family", family, FAMILIES)):
         if word not in known:
             raise ValueError(f"there is no {kind} {word!r}{did_you_mean(word, known)}")

@@ -1,4 +1,4 @@
-"""What the group files share: array types, one random-number adapter and the return to grey levels."""
+"""Shared by all corruptions: array types, an adapter for random integers, and conversion to and from uint8."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Rng: TypeAlias = np.random.Generator | np.random.RandomState
 
 
 def integers(rng: Rng, low: int, high: int, size: tuple[int, ...] | None = None) -> npt.NDArray[np.intp]:
-    """Draw uniform integers from ``[low, high)``, the one draw the two kinds of generator name differently.
+    """Draw uniform integers from ``[low, high)``, which the two kinds of generator name differently.
 
     Args:
         rng: A ``Generator``, or a legacy ``RandomState`` for the published stream of numbers.
@@ -31,7 +31,7 @@ def unit(image: Image) -> npt.NDArray[np.float64]:
 
 
 def to_uint8(image: Floats) -> Image:
-    """Clip to ``[0, 1]`` and go back to grey levels; the published data sets truncate, they do not round."""
+    """Clip to ``[0, 1]`` and convert to uint8, truncating instead of rounding, as the published data sets do."""
     levels = np.clip(image, 0, 1)
     levels *= 255
     return levels.astype(np.uint8)

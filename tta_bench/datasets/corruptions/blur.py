@@ -18,7 +18,7 @@ from tta_bench.datasets.corruptions._common import Floats, Image, Rng, integers,
 
 
 def defocus_blur(image: Image, _rng: Rng, radius: float, alias_blur: float) -> Image:
-    """Blur with a disk of ``radius`` pixels whose rim is softened by a gaussian of ``alias_blur`` pixels."""
+    """Blur with a disk of ``radius`` pixels whose edge is softened by a gaussian of ``alias_blur`` pixels."""
     return to_uint8(cv2.filter2D(unit(image), -1, _disk(radius, alias_blur)))
 
 
@@ -52,13 +52,13 @@ def gaussian_blur(image: Image, _rng: Rng, sigma: float) -> Image:
 
 
 def gaussian(image: Floats, sigma: float) -> Floats:
-    """Convolve each channel with a gaussian of ``sigma`` pixels, cut at 4 sigmas, edges repeated.
+    """Convolve each channel with a gaussian of ``sigma`` pixels, truncated at 4 sigmas, with edges repeated.
 
     Args:
         image: Array (H, W) or (H, W, C).
         sigma: Standard deviation in pixels.
     """
-    # SciPy, as published: drops and grey levels at a threshold depend on the last bit of the sums.
+    # SciPy, as in the published code: values next to a threshold depend on the last bit of the sums.
     blurred: Floats = gaussian_filter(image, (sigma, sigma, 0)[: image.ndim], mode="nearest")
     return blurred
 
@@ -71,7 +71,7 @@ def streak(image: Image, radius: float, sigma: float, angle: float) -> Image:
 
     Args:
         image: Array (H, W) or (H, W, C) of grey levels.
-        radius: Length of the line in half pixels, as ImageMagick counts it.
+        radius: Length of the line in half pixels, as ImageMagick defines it.
         sigma: Standard deviation of the half gaussian, in pixels.
         angle: Direction in degrees, clockwise from the positive x axis.
     """
@@ -128,10 +128,10 @@ def _disk(radius: float, alias_blur: float) -> Floats:
 def scatter(height: int, width: int, reach: int, rng: Rng) -> npt.NDArray[np.intp]:
     """Return, for each pixel of the flattened image, the pixel that lands there in one round of glass blur.
 
-    The published loop walks from the last pixel to the first and means to swap each with a random neighbour.
-    It swaps views of one array, though, so a pixel is overwritten by its neighbour and the neighbour stays.
-    A pixel hence receives what its neighbour holds at that time, an overwritten value if the neighbour comes
-    later in the image. Those chains of copies are followed to their ends for all pixels at once.
+    The published loop goes from the last pixel to the first and intends to swap each with a random neighbour.
+    However, it swaps views of one array, so a pixel is overwritten by its neighbour while the neighbour keeps its
+    value. A pixel thus receives what its neighbour holds at that time, which has already been overwritten if the
+    neighbour comes later in the image. These chains of copies are followed to their ends for all pixels at once.
     """
     here = np.arange(height * width).reshape(height, width)
     walked = np.zeros((height, width), dtype=bool)

@@ -19,7 +19,7 @@ from tta_bench.datasets.corruptions._common import Floats, Image, Rng, to_uint8,
 
 
 def contrast(image: Image, _rng: Rng, factor: float) -> Image:
-    """Shrink the distance of every pixel to the mean colour to ``factor`` of itself."""
+    """Scale the distance of every pixel to the mean colour by ``factor``."""
     clean = unit(image)
     mean = clean.mean(axis=(0, 1), keepdims=True)
     return to_uint8((clean - mean) * factor + mean)
@@ -84,7 +84,7 @@ def saturate(image: Image, _rng: Rng, factor: float, offset: float) -> Image:
 def _random_affine(image: Floats, jitter: float, rng: Rng) -> Floats:
     """Move three points around the centre by up to ``jitter`` pixels and warp the image with them."""
     height, width = image.shape[:2]
-    # (row, column) pairs that OpenCV reads as (x, y): the published code does so too, on square images only.
+    # OpenCV reads these (row, column) pairs as (x, y); so does the published code, which has only square images.
     centre = np.array([height, width], dtype=np.float32) // 2
     arm = max(min(height, width) // 3, 1)
     points = centre + arm * np.array([[1, 1], [1, -1], [-1, -1]], dtype=np.float32)
@@ -98,7 +98,7 @@ def smooth_field(field: npt.NDArray[np.float64], sigma: float) -> npt.NDArray[np
     """Gaussian filter of a field (H, W) cut at 3 sigmas, mirrored at its borders.
 
     The mirrored field repeats with twice the field's size, so the filter is a product in the cosine domain.
-    Its cost hardly depends on sigma, which here can be as large as the image.
+    Its cost is almost independent of sigma, which can be as large as the image here.
     """
     response = np.multiply.outer(*(_cosine_response(size, sigma) for size in field.shape))
     smoothed: npt.NDArray[np.float64] = idctn(dctn(field) * response)
@@ -106,7 +106,7 @@ def smooth_field(field: npt.NDArray[np.float64], sigma: float) -> npt.NDArray[np
 
 
 def _cosine_response(size: int, sigma: float) -> npt.NDArray[np.float64]:
-    """Return what the gaussian kernel does to each of the ``size`` cosines of one axis."""
+    """Return the response of the gaussian kernel to each of the ``size`` cosines of one axis."""
     radius = int(3 * sigma + 0.5)
     steps = np.arange(-radius, radius + 1)
     kernel = np.exp(-0.5 * (steps / max(sigma, 1e-12)) ** 2)

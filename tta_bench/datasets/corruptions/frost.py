@@ -2,7 +2,7 @@
 
 The benchmark's own photographs (frost1.png ... frost6.jpg of hendrycks/robustness) are not distributed here.
 With a folder that holds them, frost is the published corruption; without one, synthetic textures of the same
-brightness, tint and contrast stand in.
+brightness, tint and contrast replace them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def load_frost_textures(frost_folder: str | Path | None = None) -> tuple[Image, 
         frost_folder: Folder with PNG or JPEG files; None for the generated textures.
 
     Raises:
-        ValueError: If the folder holds no such file.
+        ValueError: If the folder contains no textures.
     """
     if frost_folder is None:
         return generate_frost_textures()
@@ -48,13 +48,13 @@ def load_frost_textures(frost_folder: str | Path | None = None) -> tuple[Image, 
 
 
 def name_frost_textures(frost_folder: str | Path | None = None) -> str:
-    """Return what a result calls the textures: ``generated``, ``published``, or the user's own with a digest.
+    """Return how results name the textures: ``generated``, ``published``, or the user's own with a digest.
 
     Args:
         frost_folder: As for ``load_frost_textures``.
 
     Raises:
-        ValueError: If the folder holds no texture.
+        ValueError: If the folder contains no textures.
     """
     if frost_folder is None:
         return "generated"
@@ -79,7 +79,7 @@ def generate_frost_textures() -> tuple[Image, ...]:
 
 def _texture(seed: int, tint: tuple[int, int, int], deviation: float) -> Image:
     """Grow crystals: patches of streaks, each patch in a direction of its own, over soft clouds."""
-    rng = np.random.RandomState(seed)  # its stream of numbers is frozen, unlike that of a Generator
+    rng = np.random.RandomState(seed)  # its numbers never change between NumPy versions, unlike a Generator's
     angles = np.pi * (np.arange(_CRYSTAL_DIRECTIONS) + rng.uniform()) / _CRYSTAL_DIRECTIONS
     streaks = np.stack([_field(rng, angle, 0.5, 12.0) for angle in angles])
     claims = np.stack([_field(rng, angle, 6.0, 18.0) for angle in angles])

@@ -1,4 +1,4 @@
-"""Which corruptions a data set shows: sets, groups, and names with a severity of their own."""
+"""Names of corrupted domains: sets, groups, and single corruptions with an optional severity."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ SETS = {"common": COMMON, "validation": VALIDATION}
 
 
 def domain_names(domains: str | Sequence[str]) -> tuple[str, ...]:
-    """The domains that a user's word or list means.
+    """Expand a name or a list of names to domains.
 
     Args:
-        domains: ``common`` (the 15), ``validation`` (the 4), a group such as ``noise``, or a corruption, with a
-            severity of its own as in ``fog/3``; ``clean`` is allowed. A list joins them, each domain once.
+        domains: ``common`` (the 15), ``validation`` (the 4), a group such as ``noise``, or a corruption, optionally
+            with its own severity as in ``fog/3``; ``clean`` is allowed. A list is their union, each domain once.
 
     Raises:
-        ValueError: If there is none, or a name is no corruption.
+        ValueError: If the list is empty, or a name is not a corruption.
 
     Example:
         >>> domain_names("noise")
@@ -41,7 +41,7 @@ def domain_names(domains: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def check_severity(severity: int) -> None:
-    """Refuse a severity that was never published.
+    """Check that a severity is one of the published ones.
 
     Raises:
         ValueError: If it is not 1 to 5.
@@ -51,7 +51,7 @@ def check_severity(severity: int) -> None:
 
 
 def corruption_and_severity(domain: str, severity: int) -> tuple[str, int]:
-    """The corruption of a domain and its severity, its own or else the data set's.
+    """Split a domain into its corruption and its severity, by default ``severity``.
 
     Example:
         >>> corruption_and_severity("fog/3", 5), corruption_and_severity("fog", 5)

@@ -15,12 +15,12 @@ def gaussian_noise(image: Image, rng: Rng, sigma: float) -> Image:
 
 
 def shot_noise(image: Image, rng: Rng, photons: float) -> Image:
-    """Count light in quanta; a white pixel receives ``photons`` of them on average."""
+    """Add Poisson noise; a white pixel receives ``photons`` photons on average."""
     return to_uint8(rng.poisson(unit(image) * photons) / photons)
 
 
 def impulse_noise(image: Image, rng: Rng, amount: float) -> Image:
-    """Set a share ``amount`` of all channel values to black or white, each with chance one half."""
+    """Set a fraction ``amount`` of all channel values to black or white, with equal probability."""
     flipped = rng.random(image.shape) <= amount
     salt = rng.random(image.shape) <= 0.5
     noisy: Image = image.copy()

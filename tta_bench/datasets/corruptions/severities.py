@@ -16,12 +16,12 @@ FAMILIES = ("imagenet", "cifar", "tiny")
 
 
 def _each(*values: float) -> Levels:
-    """Five severities of a corruption with a single constant."""
+    """Constants of a corruption with one constant per severity."""
     return tuple((value,) for value in values)
 
 
 def _then(levels: Levels, *constants: float) -> Levels:
-    """The same constants appended at every severity."""
+    """Append the same constants at every severity."""
     return tuple((*level, *constants) for level in levels)
 
 
@@ -139,7 +139,7 @@ SEVERITIES: dict[str, dict[str, Levels]] = {
         "tiny": _each(0.4, 0.3, 0.2, 0.1, 0.05),
     },
     # displacement, sigma and affine jitter in units of S, then S as a multiple of the image's shorter side.
-    # The published ImageNet script has S = 244 for images of 224 pixels, a slip that is by now part of it.
+    # The published ImageNet script has S = 244 for images of 224 pixels, an error that is now part of the benchmark.
     "elastic_transform": {
         "imagenet": _then(
             ((2, 0.7, 0.1), (2, 0.08, 0.2), (0.05, 0.01, 0.02), (0.07, 0.01, 0.02), (0.12, 0.01, 0.02)),

@@ -38,7 +38,7 @@ def snow(
         rng: Source of the flakes, then of the direction of their fall.
         mean: Mean of the normal field that becomes flakes.
         std: Standard deviation of that field.
-        zoom: Enlargement of the field, so the size of a flake.
+        zoom: Enlargement of the field, which determines the size of the flakes.
         threshold: Field values below it are free of snow.
         radius: Reach of the motion blur of the flakes.
         sigma: Standard deviation of that blur.
@@ -69,13 +69,13 @@ def frost(
         rng: Source of the texture, then of the row and the column of its crop.
         image_weight: Weight of the image.
         frost_weight: Weight of the texture.
-        texture_scale: Resizing of the texture; one too small to be cropped is enlarged to what is needed.
-        textures: RGB textures of any size; None takes the generated ones.
+        texture_scale: Scale factor of the texture; a texture too small for the crop is enlarged to fit.
+        textures: RGB textures of any size; None uses the generated ones.
     """
     textures = generate_frost_textures() if textures is None else textures
     texture = textures[int(integers(rng, 0, len(textures)))]
     height, width = image.shape[:2]
-    # One pixel more than the image, because the published offsets come from an interval without its end.
+    # One pixel more than the image, because the published offsets are drawn from a half-open interval.
     scale = max(texture_scale, (height + 1) / texture.shape[0], (width + 1) / texture.shape[1])
     if scale != 1:
         texture = cv2.resize(texture, None, fx=scale, fy=scale)
@@ -86,7 +86,7 @@ def frost(
 
 
 def fog(image: Image, rng: Rng, amount: float, decay: float) -> Image:
-    """Add ``amount`` of a cloud whose detail fades by ``decay`` per octave; the old maximum is kept."""
+    """Add ``amount`` of a cloud whose detail decays by ``decay`` per octave; the maximum is preserved."""
     clean = unit(image)
     brightest = clean.max()
     height, width = image.shape[:2]
@@ -97,13 +97,13 @@ def fog(image: Image, rng: Rng, amount: float, decay: float) -> Image:
 def brightness(image: Image, _rng: Rng, amount: float) -> Image:
     """Raise the value channel of HSV by ``amount``.
 
-    Colours of one hue and saturation are multiples of each other: the whole pixel grows with its value, the
-    largest channel, and no colour space is changed. Black becomes grey.
+    Colours of one hue and saturation are multiples of each other, so the pixel is scaled with its value, the largest
+    channel, without converting to HSV. Black becomes grey.
     """
     clean = unit(image)
     value = clean.max(axis=2, keepdims=True)
     raised = np.minimum(value + amount, 1.0)
-    # One minus the saturation, rather than the plain ratio, rounds as the published way through HSV does.
+    # One minus the saturation, instead of the plain ratio, rounds like the published conversion through HSV.
     return to_uint8(raised * (1 - (value - clean) / np.where(value > 0, value, 1.0)))
 
 
@@ -124,9 +124,9 @@ def spatter(
         rng: Source of the drops.
         mean: Mean of the normal field that becomes drops.
         std: Standard deviation of that field.
-        sigma: Blur of the field, so the size of a drop.
+        sigma: Blur of the field, which determines the size of the drops.
         threshold: Field values below it are dry.
-        strength: Opacity of water; for mud the blur, in pixels, of the rim of a drop.
+        strength: Opacity of water; for mud, the blur of a drop's edge in pixels.
         mud: Whether the drops are of mud (true) or of water (false).
     """
     liquid = gaussian(rng.normal(mean, std, image.shape[:2]), sigma)
@@ -140,14 +140,14 @@ def spatter(
 
 
 def _water_drops(liquid: Floats) -> Floats:
-    """Shade drops by the distance to their rim, so that they look lit from one side; largest value 1."""
+    """Shade drops by the distance to their edge, so that they look lit from one side; the maximum is 1."""
     depth = (liquid * 255).astype(np.uint8)
     distance = cv2.distanceTransform(255 - cv2.Canny(depth, 50, 150), cv2.DIST_L2, 5)
     relief = cv2.equalizeHist(cv2.blur(np.minimum(distance, 20), (3, 3)).astype(np.uint8))
     emboss = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]], dtype=np.float32)
     relief = cv2.blur(cv2.filter2D(relief, cv2.CV_8U, emboss), (3, 3))
     drops: Floats = depth * relief.astype(np.float32)
-    # A small image can stay dry; the published code then divides zero by zero.
+    # A small image may have no drops; the published code then divides zero by zero.
     return drops / (drops.max() or 1.0)
 
 

@@ -1,4 +1,4 @@
-"""Clean labelled images on disk: an array file, a folder of class folders, or CIFAR as it was published."""
+"""Clean labelled images on disk: an array file, a folder of class folders, or CIFAR as published."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class ArrayImages:
     Args:
         images: Path of the file. A ``.npz`` holds ``<split>_images`` and ``<split>_labels``, or ``images`` and
             ``labels``. Images are uint8, of shape (N, H, W, 3) or (N, 3, H, W).
-        labels: Path of the ``.npy`` file of labels; only beside a ``.npy`` file of images.
-        split: Which part of a ``.npz`` file to read.
+        labels: Path of the ``.npy`` file of labels; only for a ``.npy`` file of images.
+        split: Split of a ``.npz`` file to read.
 
     Raises:
         FileNotFoundError: If a file does not exist.
@@ -32,7 +32,7 @@ class ArrayImages:
         if images.suffix == ".npz":
             pixels, classes = _read(images, split)
         elif labels is None:
-            raise ValueError(f"{images} needs its labels beside it: set dataset.labels to their .npy file")
+            raise ValueError(f"{images} has no labels: set dataset.labels to the .npy file that holds them")
         else:
             pixels, classes = _read(images), _read(labels)
         if pixels.ndim != 4 or pixels.dtype != np.uint8 or 3 not in (pixels.shape[1], pixels.shape[3]):
@@ -42,7 +42,7 @@ class ArrayImages:
             )
         if classes.ndim != 1 or classes.dtype.kind not in "iu" or (classes < 0).any():
             raise ValueError(
-                f"{labels or images}: labels must be whole numbers from 0 on, of shape (N,), "
+                f"{labels or images}: labels must be non-negative integers of shape (N,), "
                 f"got {classes.dtype} of shape {classes.shape}"
             )
         if len(pixels) != len(classes):
@@ -63,7 +63,7 @@ class ArrayImages:
 
 
 def _read(path: Path, split: str | None = None) -> Any:
-    """The array of a ``.npy`` file, or images and labels of a ``.npz`` file."""
+    """Read the array of a ``.npy`` file, or images and labels of a ``.npz`` file."""
     try:
         return np.load(path, mmap_mode="r") if split is None else _read_npz(path, split)
     except (EOFError, OSError, ValueError, zipfile.BadZipFile) as error:
@@ -76,7 +76,7 @@ def _read_npz(path: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
             if {f"{prefix}images", f"{prefix}labels"} <= set(file.files):
                 return file[f"{prefix}images"], file[f"{prefix}labels"]
         raise ValueError(
-            f"it has neither {split}_images and {split}_labels nor images and labels, but: {', '.join(file.files)}"
+            f"it has neither {split}_images and {split}_labels nor images and labels; it has: {', '.join(file.files)}"
         )
 
 
@@ -88,31 +88,31 @@ def open_images(
     image_size: int | None = None,
     classes: str | None = None,
 ) -> CleanImages:
-    """Open what a user points at.
+    """Open images in any of the supported formats.
 
     Args:
         path: A folder of class folders, the folder of CIFAR's binary version, a ``.npz`` file, or a ``.npy`` file.
-        labels: The ``.npy`` file of labels beside a ``.npy`` file of images.
-        split: Which part of a ``.npz`` file or of CIFAR.
-        image_size: Side S of the square that images of class folders are cut to, after their shorter side was resized
-            to S / 0.875 (224 from 256, as for the clean images of ImageNet-C). None keeps them as they are.
-        classes: The labels of class folders, as described at ``label_map``.
+        labels: The ``.npy`` file of labels for a ``.npy`` file of images.
+        split: Split of a ``.npz`` file or of CIFAR.
+        image_size: Side S of the square to which images of class folders are cropped, after resizing their shorter
+            side to S / 0.875 (224 from 256, as for the clean images of ImageNet-C). None keeps them as they are.
+        classes: How class folders are mapped to labels; see ``label_map``.
 
     Raises:
         FileNotFoundError: If a path does not exist.
-        ValueError: If what is there is none of these.
+        ValueError: If the format is not supported.
     """
     path = Path(path).expanduser()
     label_path = Path(labels).expanduser() if labels else None
     for needed in (path, label_path):
         if needed is not None and not needed.exists():
-            raise FileNotFoundError(f"there is nothing at {needed}")
+            raise FileNotFoundError(f"{needed} does not exist")
     if path.is_dir() and not is_cifar_binary(path):
         _refuse_pickles(path)
         return open_folder(path, classes, Crop(image_size, image_size and round(image_size / 0.875)))
     for key, value in (("image_size", image_size), ("classes", classes)):
         if value is not None:
-            raise ValueError(f"dataset.{key} is for folders of images, and {path} is none: remove it")
+            raise ValueError(f"dataset.{key} applies only to folders of images, which {path} is not: remove it")
     if path.is_dir():
         return CifarBinary(path, split)
     if path.suffix in (".npz", ".npy"):
@@ -121,9 +121,9 @@ def open_images(
 
 
 def _refuse_pickles(folder: Path) -> None:
-    """CIFAR's Python version is read by running what is in it, so it is not read."""
+    """Reject CIFAR's Python version, since unpickling a file can run code."""
     if any((folder / name).is_file() for name in ("data_batch_1", "test_batch", "train", "test")):
         raise ValueError(
-            f"{folder} holds Python pickles, which can run code when they are read: take CIFAR's binary version, "
+            f"{folder} holds Python pickles, which can run code when they are loaded: use CIFAR's binary version, "
             "a .npz file or class folders"
         )

@@ -1,4 +1,4 @@
-"""Clean CIFAR-10 and CIFAR-100 in their published binary version, which is read without running anything."""
+"""Clean CIFAR-10 and CIFAR-100 in their published binary version, which can be read without running code."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ _FILES = {"train": _TRAIN, "source": _TRAIN, "test": _TEST}
 
 
 def is_cifar_binary(folder: Path) -> bool:
-    """Whether a folder is what the published archive unpacks to."""
+    """Whether a folder is an unpacked published archive."""
     return any(any(folder.glob(pattern)) for pattern in _TRAIN + _TEST)
 
 
 class CifarBinary:
     """Images of ``cifar-10-batches-bin`` or ``cifar-100-binary``.
 
-    A record is a label byte (two for CIFAR-100: of the coarse class and of the fine one, which is taken) and
+    A record is a label byte (two for CIFAR-100: the coarse class and the fine class, which is used) and
     3 x 32 x 32 bytes of pixels.
 
     Args:
-        folder: What the published archive unpacks to.
+        folder: The unpacked published archive.
         split: ``test``; or ``train`` or ``source`` for the training images.
 
     Raises:
-        ValueError: If the split is another one, or its files are missing or cut off.
+        ValueError: If the split is unknown, or its files are missing or truncated.
 
     Source: Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009; "binary version" of its page.
     """
@@ -41,7 +41,7 @@ class CifarBinary:
         header = 2 if files[0].name in ("train.bin", "test.bin") else 1
         for file in files:
             if file.stat().st_size % (header + _PIXELS) or not file.stat().st_size:
-                raise ValueError(f"{file} is cut off: it holds no whole number of CIFAR images")
+                raise ValueError(f"{file} is truncated: its size is not a multiple of a CIFAR record")
         records = np.concatenate([np.fromfile(file, np.uint8).reshape(-1, header + _PIXELS) for file in files])
         self.labels = records[:, header - 1].astype(np.int64)
         self._pixels = records[:, header:]

@@ -1,4 +1,4 @@
-"""Images in class folders: which files count, how they are cut to one size, and what a damaged one does."""
+"""Images in class folders: finding files, cropping them to one size, and handling damaged ones."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ Interpolation = Literal["bilinear", "bicubic"]
 _FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 BESIDE = "images beside the folders"
 _OF_THE_SYSTEM = ("thumbs.db", "desktop.ini")  # files that file managers leave in folders of images
-# First and last bytes of a whole file of the two common formats.
+# First and last bytes of a complete file of the two common formats.
 _MARKS = ((b"\xff\xd8\xff", b"\xff\xd9"), (b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"))
 
 
 @dataclass(frozen=True)
 class Crop:
-    """How an image of any size becomes a square: resize its shorter side, cut out the centre.
+    """Resize the shorter side of an image and crop its centre to a square.
 
     Sizes and offsets are rounded as in torchvision's ``Resize`` and ``CenterCrop``.
 
     Args:
         size: Side of the square in pixels; None keeps images as they are.
-        resize: Length in pixels that the shorter side is brought to first; None leaves it.
-        interpolation: Filter of the resizing, always with antialiasing.
+        resize: Length in pixels to which the shorter side is resized first; None leaves it unchanged.
+        interpolation: Interpolation filter for resizing, always with antialiasing.
 
     Raises:
-        ValueError: If a size is below 1, or larger than ``resize``.
+        ValueError: If a size is below 1, or ``size`` is larger than ``resize``.
     """
 
     size: int | None = None
@@ -53,7 +53,7 @@ class Crop:
             )
 
     def __call__(self, image: Image.Image) -> Image.Image:
-        """Resize and cut.
+        """Resize and crop.
 
         Raises:
             ValueError: If the image is smaller than the square.
@@ -66,23 +66,23 @@ class Crop:
         if min(image.size) < self.size:
             width, height = image.size
             raise ValueError(
-                f"has {width}x{height} pixels, too few for a centre of {self.size}: set dataset.resize or a smaller "
-                "dataset.image_size"
+                f"has {width}x{height} pixels, too few for a centre crop of {self.size}: set dataset.resize or a "
+                "smaller dataset.image_size"
             )
         left, top = (round((side - self.size) / 2) for side in image.size)
         return image.crop((left, top, left + self.size, top + self.size))
 
     def describe(self) -> dict[str, Any]:
-        """The three values, as they are called in a configuration."""
+        """The three values, under their configuration keys."""
         return {"image_size": self.size, "resize": self.resize, "interpolation": self.interpolation}
 
 
 def read_image(path: Path, crop: Crop) -> np.ndarray:
-    """Decode and cut one image: (H, W, 3) uint8, RGB.
+    """Decode and crop one image: (H, W, 3) uint8, RGB.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If the file cannot be decoded (see ``read_rgb``) or shows too few pixels; the message names it.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If the file cannot be decoded (see ``read_rgb``) or is too small; the message names it.
     """
     image = read_rgb(path)
     try:
@@ -92,9 +92,9 @@ def read_image(path: Path, crop: Crop) -> np.ndarray:
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a file is an image that was not cut off.
+    """Whether a file is a complete image.
 
-    A JPEG or PNG with the right first and last bytes is trusted, which costs microseconds; any other file is decoded.
+    A JPEG or PNG with the right first and last bytes is trusted, which takes microseconds; other files are decoded.
     """
     with path.open("rb") as file:
         head = file.read(8)
@@ -110,14 +110,14 @@ def is_whole(path: Path) -> bool:
 
 
 class ImageFiles:
-    """Labelled images below a folder, read when they are asked for.
+    """Labelled images below a folder, read on demand.
 
     Args:
-        folder: What the names start from.
-        names: Path of each image below the folder.
+        folder: Folder to which the names are relative.
+        names: Path of each image, relative to the folder.
         labels: Label of each image.
-        crop: How they are cut.
-        left_out: What else lies in the folder, as ``Found`` has it.
+        crop: How they are cropped.
+        left_out: Numbers of files and folders that are left out, as in ``Found``.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class ImageFiles:
         left_out: Mapping[str, int] | None = None,
     ) -> None:
         self.folder, self.crop, self.left_out = folder, crop, dict(left_out or {})
-        # As bytes in one array: loader processes share it, whereas a list of strings is slowly copied into each.
+        # As bytes in one array: worker processes share it, whereas a list of strings is slowly copied into each.
         self._names = np.array([os.fsencode(name) for name in names])
         self.labels = np.array(labels, dtype=np.int64)
 
@@ -140,11 +140,11 @@ class ImageFiles:
         return read_image(self.path(index), self.crop)
 
     def name(self, index: int) -> str:
-        """Path of image ``index`` below the folder."""
+        """Path of image ``index``, relative to the folder."""
         return os.fsdecode(self._names[index])
 
     def path(self, index: int) -> Path:
-        """Where image ``index`` lies."""
+        """Path of image ``index``."""
         return self.folder / self.name(index)
 
     def rows(self, indices: np.ndarray) -> ImageFiles:
@@ -153,16 +153,16 @@ class ImageFiles:
         return ImageFiles(self.folder, names, self.labels[indices].tolist(), self.crop, self.left_out)
 
     def describe(self) -> str:
-        """Folder name, numbers of classes and images, and the size they are cut to."""
+        """Folder name, numbers of classes and images, and their size after cropping."""
         size = f"cut to {self.crop.size}" if self.crop.size else "as they are"
         return f"{self.folder.name} ({len(np.unique(self.labels))} classes, {len(self)} images, {size})"
 
 
 def class_folders(folder: Path) -> list[str]:
-    """Names of the folders in a folder, in order, without hidden ones.
+    """Sorted names of the folders in a folder, without hidden ones.
 
     Raises:
-        FileNotFoundError: If there is no such folder.
+        FileNotFoundError: If the folder does not exist.
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}")
@@ -181,17 +181,17 @@ def some(names: Sequence[str], most: int = 10) -> str:
 
 
 class Found(NamedTuple):
-    """What lies in a folder of class folders."""
+    """The contents of a folder of class folders."""
 
-    images: dict[str, list[str]]  # names of the images of each class, classes and names in order
-    # What is not shown: numbers of files by ending (".heic"), of folders of no class ("unknown/"), and ``BESIDE``.
+    images: dict[str, list[str]]  # names of the images of each class, classes and names sorted
+    # Numbers of files that are left out by suffix (".heic"), of folders without a class ("unknown/"), and ``BESIDE``.
     left_out: Counter[str]
 
 
 def list_images(folder: Path) -> tuple[list[str], Counter[str]]:
-    """Names of the images in a folder, in order, and the number of other files by ending; hidden ones do not count.
+    """Sorted names of the images in a folder, and the number of other files by suffix; hidden files are ignored.
 
-    A folder in it counts as an ending ``/``: images in there are not looked for.
+    Folders are counted under the suffix ``/`` and not searched for images.
     """
     with os.scandir(folder) as entries:
         there = [entry for entry in entries if not entry.name.startswith(".")]
@@ -208,25 +208,25 @@ def find_images(folder: Path, only: Collection[str] | None = None) -> Found:
     """Names of the images in each class folder of a folder.
 
     Args:
-        folder: Holds one folder per class.
-        only: Only these classes; other folders are left out, and so are classes without images. None takes all.
+        folder: Folder with one folder per class.
+        only: Only these classes; other folders are left out, and so are classes without images. None uses all.
 
     Raises:
-        FileNotFoundError: If there is no such folder.
-        ValueError: If there is no class folder, or without ``only`` one that holds no images.
+        FileNotFoundError: If the folder does not exist.
+        ValueError: If there are no class folders, or ``only`` is None and a class folder has no images.
     """
     there = class_folders(folder)
     names = [name for name in there if only is None or name in only]
     if not names:
         raise ValueError(
-            f"{folder} holds no class folders" + (f" of the given names, but: {some(there)}" if there and only else "")
+            f"{folder} holds no class folders" + (f" of the given names, only {some(there)}" if there and only else "")
         )
     listed = {name: list_images(folder / name) for name in names}
     empty = [name for name, (images, _) in listed.items() if not images]
     left_out: Counter[str] = sum((others for _, others in listed.values()), Counter())
-    if only is None and empty:  # a class without images, or no class at all? The labels of all that follow it differ
+    if only is None and empty:  # an empty class, or not a class? The labels of all later classes depend on it
         raise ValueError(
-            f"{folder / empty[0]} holds no images that are read ({', '.join(IMAGE_SUFFIXES)}): remove it, or name the "
+            f"{folder / empty[0]} holds no images in a supported format ({', '.join(IMAGE_SUFFIXES)}): remove it, or list the "
             "classes in dataset.classes"
         )
     left_out.update(f"{name}/" for name in there if name not in listed)
@@ -236,10 +236,10 @@ def find_images(folder: Path, only: Collection[str] | None = None) -> Found:
 
 
 def left_out_facts(stream: Iterable[object], source: object = None) -> dict[str, dict[str, int]]:
-    """What a result says of files and folders that are not shown; nothing, if there are none.
+    """Facts for a result about files and folders that are left out; empty if there are none.
 
     Args:
-        stream: Images of each domain; only ``ImageFiles`` leave something out.
+        stream: Images of each domain; only ``ImageFiles`` can leave files out.
         source: Images of the source domain.
     """
     found = {"left_out": _sum(stream), "left_out_of_source": _sum([source])}
@@ -251,10 +251,10 @@ def _sum(images: Iterable[object]) -> Counter[str]:
 
 
 def check_list(folder: Path, listed: Iterable[str]) -> None:
-    """Refuse a list of classes that fits the folders of a folder in part: a name may be misspelt on either side.
+    """Reject a list of classes that matches only some of the folders: a name may be misspelt on either side.
 
     Raises:
-        ValueError: If a class has no folder while there is a folder that is no class.
+        ValueError: If a class has no folder while a folder is not in the list.
     """
     there, classes = class_folders(folder), list(listed)
     missing = [name for name in classes if name not in there]
@@ -266,12 +266,12 @@ def check_list(folder: Path, listed: Iterable[str]) -> None:
     hint = f"did you mean its folder {other!r}?" if other else f"the list lacks its folders {some(unlisted)}."
     raise ValueError(
         f"{folder} has no folder for the class {name!r} of dataset.classes; {hint} Correct the "
-        f"name, or make an empty folder {name!r} if there are no images of this class"
+        f"name, or create an empty folder {name!r} if there are no images of this class"
     )
 
 
 def files_of(folder: Path, found: Found, labels: Mapping[str, int], crop: Crop) -> ImageFiles:
-    """The images that ``find_images`` found in a folder.
+    """Create ``ImageFiles`` from the result of ``find_images``.
 
     Raises:
         ValueError: If there are none.
@@ -284,11 +284,11 @@ def files_of(folder: Path, found: Found, labels: Mapping[str, int], crop: Crop) 
 
 
 def open_folder(folder: Path, classes: str | None, crop: Crop) -> ImageFiles:
-    """All images in a folder of class folders; ``classes`` is described at ``label_map``.
+    """Open all images in a folder of class folders; for ``classes`` see ``label_map``.
 
     Raises:
-        FileNotFoundError: If there is no such folder or list of classes.
-        ValueError: If there is no class folder or no image, or the list does not fit the folders.
+        FileNotFoundError: If the folder or the list of classes does not exist.
+        ValueError: If there are no class folders or no images, or the list does not match the folders.
     """
     given = None if classes is None else label_map(classes)
     if given is not None and classes != IMAGENET:
@@ -298,10 +298,10 @@ def open_folder(folder: Path, classes: str | None, crop: Crop) -> ImageFiles:
 
 
 def without_damaged(images: ImageFiles) -> tuple[ImageFiles, list[str]]:
-    """The images whose files are whole, and the paths below the folder of those left out.
+    """Split off damaged files: the intact images, and the relative paths of the damaged ones.
 
     Raises:
-        ValueError: If none is whole.
+        ValueError: If all are damaged.
     """
     whole = np.array([is_whole(images.path(i)) for i in range(len(images))])
     if not whole.any():

@@ -1,4 +1,4 @@
-"""Labels come from the names of class folders, never from the order in which a disk lists them."""
+"""Labels of class folders, from their names and never from the order in which the disk lists them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ IMAGENET_SUBSET = "imagenet_subset"
 
 @lru_cache(maxsize=1)
 def imagenet_classes() -> tuple[str, ...]:
-    """The 1000 WordNet ids of ILSVRC-2012 in their order; the position of an id is its label."""
+    """The 1000 WordNet ids of ILSVRC-2012 in order; the index of an id is its label."""
     return tuple(resources.files("tta_bench.datasets.files").joinpath("imagenet_classes.txt").read_text().split())
 
 
@@ -24,11 +24,11 @@ def label_map(classes: str | None, found: Iterable[str] = ()) -> dict[str, int]:
 
     Args:
         classes: ``imagenet`` for the 1000 classes, whose folders are named by WordNet id, or by label as in
-            ImageNet-V2; or the path of a text file with a class name per line, in the order of the labels; or None.
+            ImageNet-V2; or the path of a text file with one class name per line, in label order; or None.
         found: Names of class folders; their sorted order gives the labels if ``classes`` is None.
 
     Raises:
-        FileNotFoundError: If there is no such file.
+        FileNotFoundError: If the file does not exist.
         ValueError: If the file is empty or names a class twice.
 
     Example:
@@ -42,7 +42,7 @@ def label_map(classes: str | None, found: Iterable[str] = ()) -> dict[str, int]:
         return {wnid: i for i, wnid in enumerate(wnids)} | {str(i): i for i in range(len(wnids))}
     if classes is not None and not Path(classes).expanduser().exists():
         raise FileNotFoundError(
-            f"there is no list at {classes}: see dataset.classes, which is {IMAGENET}, with dataset=image_folder also "
+            f"there is no list at {classes}: dataset.classes must be {IMAGENET}, with dataset=image_folder also "
             f"{IMAGENET_SUBSET}, or the path of a list"
         )
     names = sorted(set(found)) if classes is None else read_list(classes, "dataset.classes")
@@ -50,16 +50,16 @@ def label_map(classes: str | None, found: Iterable[str] = ()) -> dict[str, int]:
 
 
 def read_list(path: str | Path, key: str) -> list[str]:
-    """The lines of a text file without blank ones; ``key`` is the configuration key that names the file.
+    """Read the non-blank lines of a text file; ``key`` is the configuration key that names the file.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is empty, is no text, or holds a line twice.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If it is empty, is not text, or contains a line twice.
     """
     path = Path(path).expanduser()
     names = read_lines(path, f"list for {key}")
     if not names:
-        raise ValueError(f"{path} is empty: {key} takes a list with a name per line")
+        raise ValueError(f"{path} is empty: {key} takes a list with one name per line")
     seen: set[str] = set()
     for name in names:
         if name in seen:

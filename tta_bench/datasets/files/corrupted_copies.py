@@ -22,38 +22,38 @@ JPEG_QUALITY = 85  # of the published files: a second, mild corruption
 
 
 class Layout(Protocol):
-    """Where the images of each corruption and severity are written; several processes write different ones."""
+    """Where the images of each corruption and severity are written; several processes may write at once."""
 
     def is_complete(self, corruption: str) -> bool:
         """Whether an earlier call has finished a corruption."""
 
     def start(self, corruption: str) -> None:
-        """Make room for a corruption."""
+        """Prepare the files or folders of a corruption."""
 
     def has(self, corruption: str, severity: int, index: int) -> bool:
-        """Whether an image was written by an earlier call that was cut off."""
+        """Whether an image was written by an earlier, interrupted call."""
 
     def write(self, corruption: str, severity: int, index: int, image: np.ndarray) -> None:
         """Write one image (H, W, 3) uint8."""
 
     def finish(self, corruption: str) -> None:
-        """All images of a corruption are written."""
+        """Called when all images of a corruption are written."""
 
     def num_bytes(self) -> int:
-        """About how much one corruption at one severity takes."""
+        """Approximate size of one corruption at one severity."""
 
 
 class JpegFolders:
     """``<corruption>/<severity>/<class>/<image>.JPEG``, as ImageNet-C and Tiny-ImageNet-C.
 
     Args:
-        folder: What holds the folders of the corruptions.
+        folder: Folder for the folders of the corruptions.
         names: Class and file of each image, for example ``n01440764/ILSVRC2012_val_00000293.JPEG``.
-        severities: Which severities there will be.
-        shape: Of one image.
+        severities: Severities to be written.
+        shape: Shape of one image.
 
     Raises:
-        ValueError: If two images would get one name.
+        ValueError: If two images would get the same name.
     """
 
     def __init__(self, folder: Path, names: Sequence[str], severities: Sequence[int], shape: tuple[int, ...]) -> None:
@@ -61,15 +61,15 @@ class JpegFolders:
         self.names = [str(PurePosixPath(name).with_suffix(".JPEG")) for name in names]
         name, times = Counter(self.names).most_common(1)[0]
         if times > 1:
-            raise ValueError(f"{times} images would be called {name}: give them other names")
+            raise ValueError(f"{times} images would be called {name}: rename them")
         self.classes = sorted({name.partition("/")[0] for name in self.names})
 
     def is_complete(self, corruption: str) -> bool:
-        """Never: every image is looked for."""
+        """Always false: every image is checked instead."""
         return False
 
     def start(self, corruption: str) -> None:
-        """Make the class folders."""
+        """Create the class folders."""
         for severity in self.severities:
             for name in self.classes:
                 (self.folder / corruption / str(severity) / name).mkdir(parents=True, exist_ok=True)
@@ -79,7 +79,7 @@ class JpegFolders:
         return self.folder / corruption / str(severity) / self.names[index]
 
     def has(self, corruption: str, severity: int, index: int) -> bool:
-        """Whether the file is there; it gets its name when it is whole."""
+        """Whether the file exists; it gets its name when it is complete."""
         return self.path(corruption, severity, index).exists()
 
     def write(self, corruption: str, severity: int, index: int, image: np.ndarray) -> None:
@@ -90,10 +90,10 @@ class JpegFolders:
         draft.replace(path)
 
     def finish(self, corruption: str) -> None:
-        """Nothing is left to do."""
+        """Do nothing."""
 
     def num_bytes(self) -> int:
-        """About 0.09 bytes per channel of a pixel, the mean of the published files."""
+        """About 0.09 bytes per pixel and channel, the mean of the published files."""
         return int(0.09 * np.prod(self.shape) * len(self.names))
 
 
@@ -101,9 +101,9 @@ class SeverityBlocks:
     """``<corruption>.npy`` with the images at severity 1 to 5 one after the other, and ``labels.npy``, as CIFAR-C.
 
     Args:
-        folder: What holds the arrays.
+        folder: Folder for the arrays.
         labels: Label of each image.
-        shape: Of one image.
+        shape: Shape of one image.
     """
 
     def __init__(self, folder: Path, labels: np.ndarray, shape: tuple[int, ...]) -> None:
@@ -114,23 +114,23 @@ class SeverityBlocks:
         return self.folder / f"{corruption}.npy.part"
 
     def is_complete(self, corruption: str) -> bool:
-        """Whether the file is there; it gets its name when it is whole."""
+        """Whether the file exists; it gets its name when it is complete."""
         return (self.folder / f"{corruption}.npy").exists()
 
     def start(self, corruption: str) -> None:
-        """Make an empty array."""
+        """Create an empty array."""
         shape = (len(SEVERITIES) * len(self.labels), *self.shape)
         np.lib.format.open_memmap(self._draft(corruption), "w+", np.uint8, shape)
 
     def has(self, corruption: str, severity: int, index: int) -> bool:
-        """No: an array that was cut off is written anew."""
+        """Always false: an unfinished array is written again."""
         return False
 
     def write(self, corruption: str, severity: int, index: int, image: np.ndarray) -> None:
-        """Put an image in its place.
+        """Write an image at its position.
 
         Raises:
-            ValueError: If it has another size than the first.
+            ValueError: If its size differs from that of the first image.
         """
         if image.shape != self.shape:
             (h, w, _), (height, width, _) = image.shape, self.shape
@@ -140,25 +140,25 @@ class SeverityBlocks:
         self._open[corruption][(severity - 1) * len(self.labels) + index] = image
 
     def finish(self, corruption: str) -> None:
-        """Give the file its name."""
+        """Rename the draft to its final name."""
         self._draft(corruption).replace(self.folder / f"{corruption}.npy")
         np.save(self.folder / "labels.npy", np.tile(self.labels, len(SEVERITIES)))
 
     def num_bytes(self) -> int:
-        """Size of a block."""
+        """Size of one block."""
         return int(np.prod(self.shape)) * len(self.labels)
 
 
 def recipe_file(folder: Path) -> Path:
-    """Where ``tta-bench data corrupt`` says what it made of what."""
+    """Path of the file in which ``tta-bench data corrupt`` records what it generated from what."""
     return folder / "corrupted.json"
 
 
 def read_recipe(folder: Path) -> dict[str, Any] | None:
-    """What ``tta-bench data corrupt`` said of a folder; None of one that it did not write.
+    """Read what ``tta-bench data corrupt`` recorded about a folder; None if it did not write the folder.
 
     Raises:
-        ValueError: If the file is damaged, or of something else.
+        ValueError: If the file is damaged, or was written by another program.
     """
     file = recipe_file(folder)
     if not file.is_file():
@@ -168,18 +168,18 @@ def read_recipe(folder: Path) -> dict[str, Any] | None:
     except ValueError as error:
         raise ValueError(f"{file} is damaged: {error}") from error
     if not isinstance(facts, dict) or facts.get("schema") != SCHEMA:
-        raise ValueError(f"{file} is not of tta-bench data corrupt: the key 'schema' should say {SCHEMA!r}")
+        raise ValueError(f"{file} was not written by tta-bench data corrupt: the key 'schema' should be {SCHEMA!r}")
     return facts
 
 
 def made_by(folder: Path) -> dict[str, Any]:
-    """What a result says of the making of a folder: nothing, if it is not our own."""
+    """Facts for a result about how a folder was generated; empty if it was not generated by tta-bench."""
     recipe = read_recipe(folder)
     return {} if recipe is None else {"made_by": recipe}
 
 
 def names_of(images: CleanImages) -> list[str]:
-    """Class and file of each image: its own, or made of its label and number for images of an array."""
+    """Class and file name of each image; for images of an array, generated from its label and index."""
     if isinstance(images, ImageFiles):
         return [images.name(i).replace(os.sep, "/") for i in range(len(images))]
     width = len(str(int(images.labels.max())))
@@ -187,5 +187,5 @@ def names_of(images: CleanImages) -> list[str]:
 
 
 def use_one_thread() -> None:
-    """Keep OpenCV's share of the corruptions to the thread of this process."""
+    """Keep OpenCV from starting threads of its own."""
     cv2.setNumThreads(1)

@@ -1,4 +1,4 @@
-"""One image file, decoded: formats, depths and damage are the same for every reader."""
+"""Decoding of image files: all readers treat formats, bit depths and damage in the same way."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _FORMATS = (
     ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".pbm", ".pnm", ".tif", ".tiff", ".gif",
     ".jp2", ".avif",
 )  # fmt: skip
-# Endings of image files that the installed Pillow reads.
+# Suffixes of image files that the installed Pillow reads.
 IMAGE_SUFFIXES = tuple(suffix for suffix in _FORMATS if Image.registered_extensions().get(suffix) in Image.OPEN)
 
 
 def read_rgb(path: Path) -> Image.Image:
     """Decode an image file to RGB with eight bits per channel.
 
-    Sixteen bits become eight by taking the upper byte, which undoes the usual scaling of 255 to 65535. Pillow does this
-    for colours; grey it would clip at 255. Transparency is dropped.
+    16-bit values are reduced to their upper byte, which undoes the usual scaling of 255 to 65535. Pillow does this for
+    colour images, but would clip grey images at 255. Transparency is dropped.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is no image, is cut off, or has pixels without a known range; the message names it.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If it is not an image, is truncated, or its pixel range is unknown; the message names it.
     """
     with _opened(path) as file:
         # 32-bit integers are how Pillow reads 16-bit PGM (and PNG before version 11.1).
@@ -38,11 +38,11 @@ def read_rgb(path: Path) -> Image.Image:
 
 
 def read_numbers(path: Path) -> np.ndarray:
-    """The pixels of an image file as they are stored: grey values or palette indices (H, W), colours (H, W, C).
+    """Read the pixels of an image file as stored: grey values or palette indices (H, W), or colours (H, W, C).
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is no image or is cut off; the message names it.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If it is not an image or is truncated; the message names it.
     """
     with _opened(path) as file:
         pixels = np.asarray(file)

@@ -1,1 +1,1 @@
-"""Images that are drawn by the code, for a benchmark without downloads."""
+"""Procedurally generated images, for benchmarks without downloads."""

@@ -1,4 +1,4 @@
-"""Images that are drawn when they are first asked for."""
+"""Images that are rendered on first access."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ SPLITS = ("train", "source", "validation", "test")
 
 
 class RenderedImages:
-    """The first ``num_images`` images of a split, rendered when first asked for and then kept.
+    """The first ``num_images`` images of a split, rendered on first access and then kept.
 
     Args:
         what: What the images show, for ``describe``.
-        render: Draws an image from its split, number and size.
-        label: Class of the image of a number.
+        render: Renders an image from its split, index and size.
+        label: Returns the class of an image from its index.
         split: One of ``SPLITS``.
         num_images: Number of images, a multiple of the number of classes for balanced classes.
         size: Height and width in pixels.

@@ -1,8 +1,8 @@
 """scenes_c's clean images: a patterned object among clutter, rendered deterministically from (split, index).
 
-A class is a shape with a pattern, for example a striped circle. Ten shapes carry two patterns each and every pattern
-serves four or more shapes, so that neither the outline nor the surface alone tells the class: noise and blur take the
-pattern, haze and occlusion the outline.
+A class is a shape with a pattern, for example a striped circle. Each of ten shapes has two patterns and every pattern
+occurs on at least four shapes, so that neither the outline nor the surface alone determines the class: noise and blur
+hide the pattern, haze and occlusion the outline.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tta_bench.datasets.procedural.shapes import FIELDS as SHAPES
 
 SHAPE_NAMES = ("circle", "square", "triangle", "star", "cross", "ring", "crescent", "heart", "arrow", "hexagon")
 
-# A pattern is a wave on the plane, between -1 and 1; its coordinates are in periods.
+# A pattern is a wave on the plane with values between -1 and 1; its coordinates are in periods.
 Pattern = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
@@ -58,7 +58,7 @@ def label(index: int) -> int:
 
 
 def render(split: str, index: int, size: int = 64) -> np.ndarray:
-    """Draw one image: a patterned object in a random pose on a textured background, among and behind clutter.
+    """Render one image: a patterned object in a random pose on a textured background, among and behind clutter.
 
     Args:
         split: One of ``SPLITS``; the splits share no random numbers.
@@ -103,7 +103,7 @@ def _ripples(rng: np.random.Generator, y: np.ndarray, x: np.ndarray) -> np.ndarr
 def _pose(
     rng: np.random.Generator, y: np.ndarray, x: np.ndarray, centre: np.ndarray, scale: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Coordinates (u, v) of an object that is shifted, turned by up to 18 degrees, stretched and scaled; v upwards."""
+    """Coordinates (u, v) of an object that is shifted, rotated by up to 18 degrees, stretched and scaled; v is up."""
     stretch, angle = np.exp(rng.uniform(-0.15, 0.15)), rng.uniform(-np.pi / 10, np.pi / 10)
     cos, sin = np.float32(np.cos(angle)), np.float32(np.sin(angle))
     dy, dx = y - np.float32(centre[0]), x - np.float32(centre[1])
@@ -111,7 +111,7 @@ def _pose(
 
 
 def _coverage(distance: np.ndarray, size: int) -> np.ndarray:
-    """Share (H, W) of each pixel inside, from signed distances on the image's scale; edges are a pixel soft."""
+    """Fraction (H, W) of each pixel inside, from signed distances on the image's scale; edges are one pixel soft."""
     return (0.5 - distance * (size / 2)).clip(0, 1)
 
 
@@ -137,7 +137,7 @@ def _paint_clutter(
     scale: float,
     centre: np.ndarray | None = None,
 ) -> None:
-    """Paint a bar or a blob of one colour into the image."""
+    """Paint a bar or a blob of uniform colour into the image."""
     centre = rng.uniform(-1, 1, 2) if centre is None else centre
     u, v = _pose(rng, y, x, centre, scale)
     turn = rng.uniform(0, np.pi)

@@ -12,7 +12,7 @@ CLASSES = (
     "circle", "square", "triangle", "star", "cross", "ring", "crescent", "heart", "arrow", "hexagon",
 )  # fmt: skip
 
-# A shape is a signed distance on the plane: negative inside, about 1 unit in radius; roughly Euclidean near its edge.
+# A shape is a signed distance on the plane: negative inside, about 1 unit in radius, roughly Euclidean near its edge.
 Field = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
@@ -86,7 +86,7 @@ def label(index: int) -> int:
 
 
 def render(split: str, index: int, size: int = 64) -> np.ndarray:
-    """Draw one image: a textured shape in a random pose on a textured background.
+    """Render one image: a textured shape in a random pose on a textured background.
 
     Args:
         split: One of ``SPLITS``; the splits share no random numbers.
@@ -127,7 +127,7 @@ def _texture(rng: np.random.Generator, y: np.ndarray, x: np.ndarray, color: np.n
 
 
 def _mask(rng: np.random.Generator, kind: int, y: np.ndarray, x: np.ndarray, pixel: float) -> np.ndarray:
-    """Coverage (H, W) in [0, 1] of the shape in a random pose, with an edge about one pixel soft."""
+    """Coverage (H, W) in [0, 1] of the shape in a random pose, with edges about one pixel soft."""
     scale = rng.uniform(0.38, 0.68)
     stretch = np.exp(rng.uniform(-0.15, 0.15))
     angle = rng.uniform(-np.pi / 5, np.pi / 5)

@@ -1,4 +1,4 @@
-"""streets_c's scenes: a street in perspective, drawn from far to near, deterministically from (split, index)."""
+"""streets_c's scenes: a street in perspective, drawn back to front, deterministically from (split, index)."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ IGNORE = 255  # the hood of the car that carries the camera
 SPLITS = ("train", "source", "validation", "test")
 HEIGHT, WIDTH = 128, 256
 FOCAL, CAMERA = 230.0, 1.5  # focal length in pixels, height of the camera in metres
-FAR = 90.0  # metres; what is farther is a row of trees and houses at the horizon
+FAR = 90.0  # metres; everything beyond is a row of trees and houses at the horizon
 
 
 @dataclass
 class Scene:
-    """A street by day, and what weather and night need to know of it."""
+    """A street by day, with the depth and lights from which other weathers are rendered."""
 
     labels: np.ndarray  # (H, W) uint8
     horizon: float  # row
     image: np.ndarray  # (H, W, 3) float32, RGB in [0, 1]
     depth: np.ndarray  # (H, W) float32, metres; infinite in the sky
-    lights: np.ndarray  # (H, W, 3) float32, what shines at night
+    lights: np.ndarray  # (H, W, 3) float32, light sources at night
 
 
 def render_scene(split: str, index: int) -> Scene:
-    """Draw one street.
+    """Render one street.
 
     Args:
         split: One of ``SPLITS``; the splits share no random numbers.
@@ -215,20 +215,20 @@ class _Painter:
         self.paint(self.ellipse(x, 0.62 * height, z, 0.80 * half, 0.38 * height), lacquer * 0.9, CAR, z)
         self.paint(self.box(x, z, 0.25, 0.60 * height, half), lacquer, CAR, z)
         self.paint(self.ellipse(x, 0.70 * height, z, 0.64 * half, 0.22 * height), np.array([0.13, 0.16, 0.20]), CAR, z)
-        ahead = x > 0  # traffic keeps right: those on the right drive away, and show red lights
+        ahead = x > 0  # traffic keeps right: cars on the right drive away and show red lights
         for lamp in (x - 0.8 * half, x + 0.8 * half):
             mask = self.ellipse(lamp, 0.48 * height, z, 0.15, 0.10)
             self.image[mask] = np.array([0.75, 0.10, 0.08]) if ahead else np.array([0.90, 0.90, 0.85])
             self.lights[mask] = np.array([1.3, 0.12, 0.08]) if ahead else np.array([1.8, 1.7, 1.4])
 
     def hood(self) -> None:
-        """The car that carries the camera, at the lower edge; not a class."""
+        """The hood of the car that carries the camera, at the lower edge; not a class."""
         u = (self.columns - self.center) / 110
         mask = self.rows > HEIGHT - 7 + 6 * u**2
         self.paint(mask, np.array([0.16, 0.17, 0.19]) + 0.05 * self.noise(32)[..., None], IGNORE, 1.0)
 
     def finished(self) -> Scene:
-        """Sunlight, and a lens that is not perfectly sharp."""
+        """Apply sunlight and a slightly blurred lens."""
         tint = self.sun * np.array([1 + self.warmth, 1.0, 1 - self.warmth])
         image = cv2.GaussianBlur((self.image * tint).clip(0, 1), (3, 3), 0.6)
         floats = (part.astype(np.float32) for part in (image, self.depth, self.lights))

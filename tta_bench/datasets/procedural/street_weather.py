@@ -1,4 +1,4 @@
-"""streets_c's domains: what fog, night, rain and snow make of a street that is drawn by day."""
+"""streets_c's domains: renders a street in fog, at night, in rain and in snow from its daytime scene."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ Weather = Callable[[Scene, np.random.Generator], np.ndarray]
 
 
 def day(scene: Scene, rng: np.random.Generator) -> np.ndarray:
-    """The street as it is drawn, with a little noise of the camera."""
+    """The scene as it is, with a little camera noise."""
     return scene.image + rng.normal(0, 0.01, scene.image.shape)
 
 
 def fog(scene: Scene, rng: np.random.Generator) -> np.ndarray:
-    """Airlight in the place of light from far away (Koschmieder's law)."""
+    """Airlight that replaces light from far away (Koschmieder's law)."""
     thick = _veil(scene, rng, scene.image, visibility=rng.uniform(20, 40), air=rng.uniform(0.68, 0.82))
     return thick + rng.normal(0, 0.01, thick.shape)
 
 
 def night(scene: Scene, rng: np.random.Generator) -> np.ndarray:
-    """Little light but that of windows, lamps and headlights, and a noisy camera."""
+    """Little light except from windows, lamps and headlights, and a noisy camera."""
     sky = (scene.labels == SKY)[..., None]
     image = np.where(sky, 0.04 + 0.03 * scene.image, scene.image * rng.uniform(0.22, 0.36)) * [0.85, 0.92, 1.15]
     rows, columns = np.mgrid[: image.shape[0], : image.shape[1]]
@@ -37,7 +37,7 @@ def night(scene: Scene, rng: np.random.Generator) -> np.ndarray:
 
 
 def rain(scene: Scene, rng: np.random.Generator) -> np.ndarray:
-    """Grey light, a road that mirrors what stands on it, streaks, and drops on the lens."""
+    """Grey light, reflections on the road, streaks, and drops on the lens."""
     height, width = scene.labels.shape
     grey = scene.image.mean(axis=2, keepdims=True)
     image = (0.45 * scene.image + 0.55 * grey) * rng.uniform(0.50, 0.68)
@@ -59,7 +59,7 @@ def rain(scene: Scene, rng: np.random.Generator) -> np.ndarray:
 
 
 def snow(scene: Scene, rng: np.random.Generator) -> np.ndarray:
-    """White ground with tracks, white trees, pale air, and flakes near and far."""
+    """White ground with tyre tracks, white trees, pale air, and flakes near and far."""
     height, width = scene.labels.shape
     coarse = rng.normal(0, 1, (height // 5, width // 20)).astype(np.float32)  # flat on the ground: wide and low
     patches = cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC)
@@ -78,7 +78,7 @@ def snow(scene: Scene, rng: np.random.Generator) -> np.ndarray:
 
 
 def _veil(scene: Scene, rng: np.random.Generator, image: np.ndarray, visibility: float, air: float) -> np.ndarray:
-    """Light that comes through, exp(-depth / visibility), and airlight for the rest; thicker here and thinner there."""
+    """Transmitted light, exp(-depth / visibility), plus airlight for the rest; denser in some places than others."""
     height, width = scene.labels.shape
     banks = cv2.resize(rng.normal(1, 0.12, (3, 5)).astype(np.float32), (width, height), interpolation=cv2.INTER_CUBIC)
     through = np.exp(-scene.depth.clip(0, 400) / visibility * banks)[..., None]

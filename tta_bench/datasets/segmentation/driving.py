@@ -1,4 +1,4 @@
-"""Cityscapes and ACDC, in the folders in which they are published."""
+"""Cityscapes and ACDC, in their published folder layouts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLASSES = (
     "sky", "person", "rider", "car", "truck", "bus", "train", "motorcycle", "bicycle",
 )  # fmt: skip
 CONDITIONS = ("fog", "night", "rain", "snow")
-# What the numbers of ``labelIds`` files mean (cityscapesScripts, helpers/labels.py); the others do not count.
+# ``labelIds`` of the 19 classes (cityscapesScripts, helpers/labels.py); all others are ignored.
 _IDS = (7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33)
 _TRAIN_IDS = NumberLabels(dict(enumerate(range(len(CLASSES)))))
 _LABEL_IDS = NumberLabels({i: _IDS.index(i) if i in _IDS else IGNORE for i in range(34)})
@@ -42,17 +42,17 @@ def acdc(
     """ACDC: driving in fog, at night, in rain and in snow, with the 19 classes of Cityscapes.
 
     Args:
-        root: The folder that holds ``rgb_anon`` and ``gt``, as in the published archives; labels are the
+        root: The folder with ``rgb_anon`` and ``gt``, as in the published archives; labels are read from the
             ``labelTrainIds`` files.
-        split: ``train`` (400 images per condition, which the literature on CTTA shows) or ``val``.
-        domains: Conditions, in the order in which they come; None takes fog, night, rain, snow.
-        image_height: Height that images are resized to, their width in proportion; 540 is half, as the literature
-            has it. Labels stay as published (1080 high), and scores are brought to their size.
-        num_images: Use only so many images of each condition, spread evenly over the order of names; None uses all.
-        source_images: The root of Cityscapes, whose training images are those of the source domain.
-        corruptions: Show all these images under corruptions instead: ``common``, ``validation``, a group such as
+        split: ``train`` (400 images per condition, as used in the CTTA literature) or ``val``.
+        domains: Conditions in order of appearance; None uses fog, night, rain, snow.
+        image_height: Height to which images are resized, keeping the aspect ratio; 540 is half, as in the
+            literature. Labels keep their published height (1080), and scores are resized to match.
+        num_images: Use only this many images of each condition, evenly spaced in name order; None uses all.
+        source_images: The root of Cityscapes, whose training images are the source domain.
+        corruptions: Use all these images under corruptions instead: ``common``, ``validation``, a group such as
             ``weather``, or a list of names; each is a domain.
-        severity: Of the corruptions, 1 to 5.
+        severity: Severity of the corruptions, 1 to 5.
         family: Constants of the corruptions.
         frost_folder: The published frost textures; None generates textures.
         seed: Seed of the corruptions.
@@ -69,7 +69,7 @@ def acdc(
     names = CONDITIONS if domains is None else [domains] if isinstance(domains, str) else domains
     for name in names:
         if name not in CONDITIONS:
-            raise ValueError(f"ACDC has no condition {name!r}, but {', '.join(CONDITIONS)}")
+            raise ValueError(f"ACDC has no condition {name!r}; it has {', '.join(CONDITIONS)}")
     top, files = Path(root).expanduser(), {}
     for name in names:
         images = _images(top, f"rgb_anon/{name}/{split}", "_rgb_anon.png")
@@ -97,14 +97,14 @@ def cityscapes(
     """Cityscapes: driving by day in good weather, 19 classes, corrupted on the fly.
 
     Args:
-        root: The folder that holds ``leftImg8bit`` and ``gtFine``, as in the published archives; labels are the
-            ``labelTrainIds`` files, or the ``labelIds`` files where these are missing.
+        root: The folder with ``leftImg8bit`` and ``gtFine``, as in the published archives; labels are read from the
+            ``labelTrainIds`` files, or from the ``labelIds`` files if there are none.
         split: ``val`` (500 images) or ``train`` (2,975).
-        domains: ``common``, ``validation``, a group such as ``weather``, or a list of corruptions, with a severity of
-            their own as in ``fog/3``; ``clean`` is allowed.
-        image_height: Height that images are resized to, their width in proportion; 512 is half. Labels stay as
-            published (1024 high), and scores are brought to their size.
-        num_images: Use only so many images, spread evenly over the order of names; None uses all.
+        domains: ``common``, ``validation``, a group such as ``weather``, or a list of corruptions, optionally with
+            their own severity as in ``fog/3``; ``clean`` is allowed.
+        image_height: Height to which images are resized, keeping the aspect ratio; 512 is half. Labels keep their
+            published height (1024), and scores are resized to match.
+        num_images: Use only this many images, evenly spaced in name order; None uses all.
         severity: 1 to 5.
         family: Constants of the corruptions.
         frost_folder: The published frost textures; None generates textures.
@@ -136,17 +136,17 @@ def _cityscapes(root: Path, split: str, height: int | None) -> SegmentedFiles:
 
 
 def _images(root: Path, folder: str, ending: str) -> Sequence[Path]:
-    """The images in the folders of a folder, as paths below the root, in the order of their names.
+    """Find the images in the subfolders of a folder, as sorted paths relative to the root.
 
     Raises:
-        FileNotFoundError: If there is no such folder, or no image in it.
+        FileNotFoundError: If the folder does not exist or contains no images.
     """
     if not root.is_dir():
         raise FileNotFoundError(f"there is no folder {root}")
     found = sorted(path.relative_to(root) for path in (root / folder).glob(f"*/*{ending}"))
     if not found:
         there = ", ".join(sorted(path.name for path in root.glob("*")))
-        raise FileNotFoundError(f"{root} holds no {folder}/*/*{ending}, but: {there or 'nothing'}")
+        raise FileNotFoundError(f"{root} holds no {folder}/*/*{ending}; it has: {there or 'nothing'}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Your own images with label PNGs beside them, as CamVid has them."""
+"""Your own images with label PNGs, in the layout of CamVid."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ def segmentation_folder(
     """Any images with one label PNG each, such as CamVid or your own.
 
     Args:
-        images: The folder of images. Its folders are the domains, unless ``table`` says otherwise.
-        labels: The folder of label PNGs, under the names of the images (and in the same folders): numbers of classes,
-            with 255 where a pixel does not count, or a colour per class.
-        classes: Text file with a class per line: its name, the first is number 0; or its colour and its name, as in
-            ``64 128 64  Tree``. Classes called ``void`` do not count, and those of one name are one.
-        label_suffix: What label files have at the end of their names, as ``_L`` in CamVid's ``x_L.png`` of ``x.png``.
-        table: A .csv with the columns ``image`` (path below ``images``) and ``domain``; images that it does not list
-            are not shown.
-        domains: Domains to show, in their usual order; None takes all but ``source_domain``: folders by name, those
-            of a table as they come.
-        source_domain: The domain whose images are those of the source domain, and no part of the stream.
-        image_height: Height that images are resized to, their width in proportion; None leaves them. Labels stay as
-            they are, and scores are brought to their size.
-        num_images: Use only so many images of each domain, spread evenly over the order of names; None uses all.
-        corruptions: Show all these images under corruptions instead: ``common``, ``validation``, a group such as
+        images: The folder of images. Its folders are the domains, unless ``table`` assigns domains.
+        labels: The folder of label PNGs, with the names (and subfolders) of the images: class numbers with 255 for
+            ignored pixels, or one colour per class.
+        classes: Text file with one class per line: its name, starting with class 0; or its colour and its name, as in
+            ``64 128 64  Tree``. Classes called ``void`` are ignored, and lines with the same name are one class.
+        label_suffix: Suffix of the label files' names, as ``_L`` in CamVid's ``x_L.png`` for ``x.png``.
+        table: A .csv file with the columns ``image`` (path relative to ``images``) and ``domain``; unlisted images
+            are not used.
+        domains: Domains to use, in their usual order; None uses all except ``source_domain``, folders sorted by name
+            and domains of a table in order of appearance.
+        source_domain: The domain that is used as the source domain and not part of the stream.
+        image_height: Height to which images are resized, keeping the aspect ratio; None leaves them unchanged. Labels
+            keep their size, and scores are resized to match.
+        num_images: Use only this many images of each domain, evenly spaced in name order; None uses all.
+        corruptions: Use all these images under corruptions instead: ``common``, ``validation``, a group such as
             ``weather``, or a list of names; each is a domain.
-        severity: Of the corruptions, 1 to 5.
+        severity: Severity of the corruptions, 1 to 5.
         family: Constants of the corruptions.
         frost_folder: The published frost textures; None generates textures.
         seed: Seed of the corruptions.
@@ -75,9 +75,9 @@ def segmentation_folder(
     shown = [shown] if isinstance(shown, str) else list(shown)
     for name in [*shown, *([source_domain] if source_domain else [])]:
         if name not in found:
-            raise ValueError(f"{table or image_folder} has no domain {name!r}, but {', '.join(found)}")
+            raise ValueError(f"{table or image_folder} has no domain {name!r}; it has {', '.join(found)}")
     if not shown:
-        raise ValueError(f"{table or image_folder} has no domain but the source's")
+        raise ValueError(f"{table or image_folder} has no domains other than the source domain")
 
     def files(domain: str) -> SegmentedFiles:
         pairs = [
@@ -95,12 +95,12 @@ def segmentation_folder(
 
 
 def _by_folder(folder: Path) -> Found:
-    """Images of each folder in a folder, by name; of the folder itself, under its own name, if it has no folders."""
+    """Sorted images of each subfolder; of the folder itself, under its own name, if it has no subfolders."""
     inner = class_folders(folder)
     listed = {name: list_images(folder / name) for name in inner} or {folder.name: list_images(folder)}
     if empty := [name for name, (images, _) in listed.items() if not images]:
         where = folder / empty[0] if inner else folder
-        raise ValueError(f"{where} holds no images that are read ({', '.join(IMAGE_SUFFIXES)})")
+        raise ValueError(f"{where} holds no images in a supported format ({', '.join(IMAGE_SUFFIXES)})")
     left_out: Counter[str] = sum((others for _, others in listed.values()), Counter())
     if inner and (loose := len(list_images(folder)[0])):
         left_out[BESIDE] = loose
@@ -109,26 +109,26 @@ def _by_folder(folder: Path) -> Found:
 
 
 def _by_table(table: Path, folder: Path) -> Found:
-    """Images of each domain in a table, domains as they come, images by name; the table says what is shown.
+    """Images of each domain in a table, domains in order of appearance, images sorted by name.
 
     Raises:
-        FileNotFoundError: If the table or an image that it lists is missing.
-        ValueError: If it lacks a column, or lists nothing.
+        FileNotFoundError: If the table or a listed image is missing.
+        ValueError: If a column is missing, or no images are listed.
     """
     lines = read_lines(table, "table")
     if not lines:
-        raise ValueError(f"{table} is empty: it takes the columns image and domain")
+        raise ValueError(f"{table} is empty: it must have the columns image and domain")
     header, *rows = csv.reader(lines)
     columns = [name.strip() for name in header]
     if not {"image", "domain"} <= set(columns):
         raise ValueError(
-            f"{table} must have the columns image and domain in its first line, with commas between them, but has: "
+            f"{table} must have the columns image and domain in its first line, separated by commas, but has: "
             f"{', '.join(map(repr, columns))}"
         )
     found: dict[str, list[str]] = {}
     for row in rows:
         if len(row) != len(columns):
-            raise ValueError(f"{table} has {len(columns)} columns, and {len(row)} values in {','.join(row)!r}")
+            raise ValueError(f"{table} has {len(columns)} columns, but {len(row)} values in {','.join(row)!r}")
         values = dict(zip(columns, map(str.strip, row), strict=True))
         found.setdefault(values["domain"], []).append(values["image"])
     if not found:
@@ -136,5 +136,5 @@ def _by_table(table: Path, folder: Path) -> Found:
     for images in found.values():
         for name in images:
             if not (folder / name).is_file():
-                raise FileNotFoundError(f"{table} lists {name}, and there is no such file in {folder}")
+                raise FileNotFoundError(f"{table} lists {name}, which does not exist in {folder}")
     return Found({domain: sorted(images) for domain, images in found.items()}, Counter())

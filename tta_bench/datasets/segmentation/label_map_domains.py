@@ -16,40 +16,40 @@ from tta_bench.datasets.classification.image_domains import ImageDomains, check_
 from tta_bench.datasets.files.decode import read_rgb
 from tta_bench.datasets.files.label_maps import LabelReader
 
-# What settings need that no data set with a class per pixel has.
+# Settings that do not work with a class per pixel, and why.
 UNFIT = {"ptta": "needs a class per image", "gradual": "needs each corruption at several severities"}
 
 
 def check_setting(domains: DomainDataset, setting: str) -> None:
-    """Refuse a stream that needs what images with label maps do not have.
+    """Reject settings that images with label maps do not support.
 
     Raises:
-        ValueError: If it orders images by their class, or asks for a corruption at several severities.
+        ValueError: If the setting orders images by class, or needs a corruption at several severities.
     """
     if has_label_maps(domains) and setting in UNFIT:
-        raise ValueError(f"setting={setting} {UNFIT[setting]}, which {domains.name} does not have: choose another one")
+        raise ValueError(f"setting={setting} {UNFIT[setting]}, which {domains.name} does not have: choose another")
 
 
 class Pair(NamedTuple):
-    """An image file and the file of its labels."""
+    """An image file and its label file."""
 
     image: Path
     labels: Path
 
 
 class SegmentedFiles:
-    """Image files with label files, read when they are asked for.
+    """Image files with label files, read on demand.
 
     Args:
-        pairs: The files.
+        pairs: Image files and label files.
         read_labels: Reads a label file.
-        height: Height in pixels that images are resized to, bilinear, their width in proportion; labels stay as they
-            are. None leaves images as they are.
+        height: Height in pixels to which images are resized (bilinear), keeping the aspect ratio; labels keep their
+            size. None leaves images unchanged.
         description: Where they come from.
 
     Raises:
         FileNotFoundError: If a label file is missing.
-        ValueError: If there is no image.
+        ValueError: If there are no images.
     """
 
     def __init__(self, pairs: Sequence[Pair], read_labels: LabelReader, height: int | None, description: str) -> None:
@@ -75,7 +75,7 @@ class SegmentedFiles:
         """Classes (H, W) uint8 of image ``index``.
 
         Raises:
-            ValueError: If the label file has another size than the image file.
+            ValueError: If the sizes of label file and image file differ.
         """
         pair = self.pairs[index]
         labels = self.read_labels(pair.labels)
@@ -83,7 +83,7 @@ class SegmentedFiles:
             width, height = image.size
         if labels.shape != (height, width):
             rows, columns = labels.shape
-            raise ValueError(f"{pair.labels} has {columns}x{rows} pixels, and its image {pair.image} {width}x{height}")
+            raise ValueError(f"{pair.labels} has {columns}x{rows} pixels, but its image {pair.image} {width}x{height}")
         return labels
 
     def rows(self, indices: Sequence[int]) -> SegmentedFiles:
@@ -91,7 +91,7 @@ class SegmentedFiles:
         return SegmentedFiles([self.pairs[i] for i in indices], self.read_labels, self.height, self.description)
 
     def describe(self) -> str:
-        """Where they come from, how many there are, and how high."""
+        """Where the images come from, how many there are, and their height."""
         size = f"{self.height} pixels high" if self.height else "as they are"
         return f"{self.description} ({len(self)} images, {size})"
 
@@ -104,7 +104,7 @@ class SegmentationDomains(ImageDomains):
         images: The images of each domain, by its name, in the domains' usual order.
         source: Images of the source domain; None if there are none.
         classes: Names of the classes.
-        facts: What else a result says about the images.
+        facts: Further facts about the images for the result file.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class SegmentationDomains(ImageDomains):
         return self.segmented[domain].label_map(index)
 
     def source_images(self) -> SegmentedImages:
-        """Images of the source domain, as ``ImageDomains`` has them.
+        """Images of the source domain, as in ``ImageDomains``.
 
         Raises:
             ValueError: If there are none.
@@ -132,13 +132,13 @@ class SegmentationDomains(ImageDomains):
         return cast(SegmentedImages, super().source_images())
 
     def describe(self) -> dict[str, Any]:
-        """As for ``ImageDomains``, and the classes and a digest of the label maps."""
+        """As in ``ImageDomains``, plus the classes and digests of the label maps."""
         digests = {domain: label_digest(images) for domain, images in self.segmented.items()}
         return {**super().describe(), "classes": list(self.classes), "label_digests": digests}
 
 
 class CorruptedSegmentation(CorruptedDomains):
-    """Images with label maps under each of several corruptions, which leave the labels as they are.
+    """Images with label maps under each of several corruptions, which do not change the labels.
 
     Args:
         name: Name of the data set in results.
@@ -164,7 +164,7 @@ class CorruptedSegmentation(CorruptedDomains):
         return self.segmented.label_map(index)
 
     def source_images(self) -> SegmentedImages:
-        """Images of the source domain, as ``CorruptedDomains`` has them.
+        """Images of the source domain, as in ``CorruptedDomains``.
 
         Raises:
             ValueError: If there are none.
@@ -173,14 +173,14 @@ class CorruptedSegmentation(CorruptedDomains):
         return cast(SegmentedImages, super().source_images())
 
     def describe(self) -> dict[str, Any]:
-        """As for ``CorruptedDomains``, and the classes and a digest of the label maps."""
+        """As in ``CorruptedDomains``, plus the classes and a digest of the label maps."""
         return {**super().describe(), "classes": list(self.classes), "label_digest": label_digest(self.segmented)}
 
 
 def _require_source(name: str, source: object) -> None:
     key = "source_domain" if name == "segmentation_folder" else "source_images"
     if source is None:
-        raise ValueError(f"{name} has no images of the source domain: set dataset.{key}")
+        raise ValueError(f"{name} has no source images: set dataset.{key}")
 
 
 def segmentation_domains(
@@ -194,20 +194,20 @@ def segmentation_domains(
     corruptions: str | Sequence[str] | None,
     **settings: Any,
 ) -> SegmentationDomains | CorruptedSegmentation:
-    """Domains made of files, or corruptions of all of them.
+    """Create domains from files, or from corruptions of all of them.
 
     Args:
         name: Name of the data set in results.
         files: The images of each domain.
         source: Images of the source domain; None if there are none.
         classes: Names of the classes.
-        facts: What else a result says about the images.
-        num_images: Take only so many of each domain, spread evenly over their order; None takes all.
-        corruptions: If given, these are the domains, and each shows the images of all ``files``.
-        settings: Of the corruptions, as for ``CorruptedDomains``.
+        facts: Further facts about the images for the result file.
+        num_images: Use only this many images of each domain, evenly spaced in their order; None uses all.
+        corruptions: If given, these are the domains, each with the images of all ``files``.
+        settings: Further keyword arguments of ``CorruptedDomains``.
 
     Raises:
-        ValueError: If a domain has fewer than ``num_images``, or the name of a corruption is wrong.
+        ValueError: If a domain has fewer than ``num_images`` images, or a corruption is unknown.
     """
     chosen = dict(files)
     if num_images is not None:

@@ -14,9 +14,9 @@ from tta_bench.datasets.segmentation.label_map_domains import SegmentationDomain
 from tta_bench.suggestions import did_you_mean
 
 
-@lru_cache(maxsize=128)  # a street is drawn once for its labels and all its weathers
+@lru_cache(maxsize=128)  # a street is rendered once for its labels and all its weathers
 def cached_scene(split: str, index: int) -> Scene:
-    """Street ``index`` of a split, kept for the next call; it is shared, so callers do not write to it."""
+    """Street ``index`` of a split, cached; it is shared, so callers must not modify it."""
     return render_scene(split, index)
 
 
@@ -48,11 +48,11 @@ class StreetScenes:
         return (image.clip(0, 1) * 255 + 0.5).astype(np.uint8)
 
     def label_map(self, index: int) -> np.ndarray:
-        """Classes (128, 256) uint8 of street ``index``, 255 for the hood of the car with the camera."""
-        return cached_scene(self.split, index).labels.copy()  # the original stays with the scene
+        """Classes (128, 256) uint8 of street ``index``, 255 for the hood of the car that carries the camera."""
+        return cached_scene(self.split, index).labels.copy()  # the original belongs to the cached scene
 
     def describe(self) -> str:
-        """Split, weather and number."""
+        """Split, weather and number of images."""
         return f"procedural streets ({self.split}, {self.weather}, {len(self)} images of 128x256 pixels)"
 
 
@@ -65,7 +65,7 @@ def streets_c(
 ) -> SegmentationDomains:
     """The embedded data set for segmentation: procedural streets, 128x256, eight classes, in five weathers.
 
-    Made for trying things in minutes without a download. Scores on it say nothing about ACDC.
+    It serves to try things in minutes without a download. Scores on it say nothing about ACDC.
 
     Args:
         split: ``test``, or ``validation`` for choosing hyper-parameters on other streets.
