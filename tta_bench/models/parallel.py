@@ -1,12 +1,13 @@
-"""Several devices for one stream: a batch is split at the backbone's door and is whole again behind it.
+"""Several devices for one stream: a batch is split before the backbone's encoder and gathered after it.
 
 Every rank sees the whole batch and runs the same method with the same random numbers. Only the backbone is divided:
-each rank forwards a contiguous share of the images, and the features are gathered. So statistics, losses and decisions
-are those of the whole batch on every rank, and a method never knows.
+each rank forwards a contiguous share of the images, and the features are gathered. Statistics, losses and decisions
+are thus those of the whole batch on every rank, without the method knowing.
 
-Gradients: a loss is computed whole on every rank, so what lies behind the gather (the head, say) has its full gradient
-everywhere, and what lies before it has the part of this rank's images. Backward through the gather multiplies by the
-number of ranks; then the mean over ranks is the full gradient of both, and one reduction serves all parameters.
+Gradients: every rank computes the loss of the whole batch, so parameters after the gather (such as the head) have their
+full gradient on every rank, and parameters before it only the part of this rank's images. Backward through the gather
+multiplies by the number of ranks; the mean over ranks is then the full gradient of both, so that one reduction serves
+all parameters.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def world_size() -> int:
 
 
 def share_of(batch_size: int) -> slice:
-    """This rank's rows of a batch, contiguous and equal but for one; all rows if there are fewer than ranks."""
+    """This rank's rows of a batch, contiguous, with sizes that differ by at most one; all if fewer than ranks."""
     ranks = world_size()
     if ranks == 1 or batch_size < ranks:
         return slice(0, batch_size)
@@ -34,12 +35,12 @@ def share_of(batch_size: int) -> slice:
 
 
 class _Gather(torch.autograd.Function):
-    """Shares (b, D) of all ranks -> the whole batch (B, D)."""
+    """Gathers shares (b, D) of all ranks to the whole batch (B, D)."""
 
     @staticmethod
     def forward(ctx: torch.autograd.function.FunctionCtx, share: Tensor, batch_size: int) -> Tensor:
         ranks = dist.get_world_size()
-        ctx.rows = share_of(batch_size)  # type: ignore[attr-defined]  # torch's stubs know no own attributes
+        ctx.rows = share_of(batch_size)  # type: ignore[attr-defined]  # torch's stubs lack custom attributes
         longest = -(-batch_size // ranks)
         padded = share.new_zeros(longest, *share.shape[1:])
         padded[: len(share)] = share
@@ -54,7 +55,7 @@ class _Gather(torch.autograd.Function):
 
 
 def gather(share: Tensor, batch_size: int) -> Tensor:
-    """Features of this rank's share -> features (B, D) of the whole batch, the same bits on every rank."""
+    """Gather features (B, D) of the whole batch from this rank's share, bit-identical on every rank."""
     if world_size() == 1 or batch_size < world_size():
         return share
     whole: Tensor = _Gather.apply(share, batch_size)

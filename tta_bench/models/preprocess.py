@@ -1,7 +1,7 @@
-"""Preprocessing profiles: what is done to images before the network sees them.
+"""Preprocessing profiles: how images are resized and normalised for the network.
 
-The largest cause of numbers on ImageNet-C that cannot be reproduced: the same weights and files give a source error of
-55.8 % or 49.8 %, depending on the normalisation alone.
+Preprocessing is the largest cause of irreproducible numbers on ImageNet-C: with the same weights and files, the source
+error is 55.8 % or 49.8 %, depending on the normalisation alone.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 Profile = Literal["timm", "paper", "native"]
-PAPER_RESIZE = (256, 224)  # shorter side, then the side of the square cut out of the centre
+PAPER_RESIZE = (256, 224)  # shorter side after resizing, side of the centre crop
 
 
 @dataclass(frozen=True)
 class Preprocess:
-    """One way of preprocessing, as it is recorded in results.
+    """Preprocessing of images, as recorded in results.
 
     Args:
         profile: Its name; ``own`` if mean or std were set by hand.
-        mean: What is subtracted from each channel.
-        std: What each channel is divided by after that.
-        resize: Length that the shorter side is brought to, and side of the square that is then cut out of the centre;
-            None leaves the size to the network.
+        mean: Mean that is subtracted from each channel.
+        std: Standard deviation by which each channel is then divided.
+        resize: Length to which the shorter side is resized, and side of the centre crop; None only enlarges images
+            that are smaller than the network's input.
     """
 
     profile: str
@@ -42,31 +42,31 @@ class Preprocess:
 
 
 def check_normalisation(mean: object, std: object) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation as a user gives them, for images in [0, 1].
+    """Check a mean and a standard deviation given by the user, for images in [0, 1].
 
     Raises:
         ValueError: If one is given without the other, is not three numbers, or is for images in 0..255; or if a
             standard deviation is not positive.
     """
     if mean is None or std is None:
-        raise ValueError("the mean and std of the normalisation belong together: give both, or neither")
+        raise ValueError("mean and std of the normalisation belong together: set both, or neither")
     values = {"mean": _three(mean, "mean"), "std": _three(std, "std")}
     if min(values["std"]) <= 0:
-        raise ValueError(f"std must be positive, got {list(values['std'])}: it is what each channel is divided by")
+        raise ValueError(f"std must be positive, got {list(values['std'])}: each channel is divided by it")
     for key, three in values.items():
         if max(three) > 1:
             raise ValueError(
-                f"{key} {list(three)} is for images in 0..255, and images come in [0, 1]: divide mean and std by 255"
+                f"{key} {list(three)} is for images in 0..255, but images are in [0, 1]: divide mean and std by 255"
             )
     if min(values["mean"]) < 0:
-        raise ValueError(f"mean must be in [0, 1], as images are; got {list(values['mean'])}")
+        raise ValueError(f"mean must be in [0, 1], like images; got {list(values['mean'])}")
     return values["mean"], values["std"]
 
 
 def _three(value: object, key: str) -> tuple[float, ...]:
     numbers = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else ()
     if len(numbers) != 3 or not all(isinstance(n, (int, float)) and math.isfinite(n) for n in numbers):
-        raise ValueError(f"{key} must be three numbers, one for each of red, green and blue; got {value}")
+        raise ValueError(f"{key} must be three numbers, for red, green and blue; got {value}")
     return tuple(float(n) for n in numbers)
 
 
@@ -76,19 +76,19 @@ def profile_of(
     std: Sequence[float],
     input_size: int | None,
 ) -> Preprocess:
-    """What a profile means for a checkpoint.
+    """Preprocessing of a profile for a checkpoint.
 
     Args:
         profile: ``timm``: normalised with the checkpoint's own mean and std. ``native``: values in [0, 1] as they are.
-            ``paper``: what the released code of ViDA and DPCore does, which is ``native`` and, for a network of 224
-            pixels, resizing to 256 and cutting out the centre of 224, although the images of ImageNet-C have that size
-            already.
+            ``paper``: as in the released code of ViDA and DPCore, which is ``native`` and, for a network of 224
+            pixels, resizing to 256 and a centre crop of 224, although the images of ImageNet-C already have that
+            size.
         mean: The checkpoint's own mean.
         std: The checkpoint's own standard deviation.
         input_size: Side in pixels of the images that the checkpoint was trained on; None if unknown.
 
     Raises:
-        ValueError: If there is no such profile.
+        ValueError: If the profile is unknown.
     """
     if profile not in get_args(Profile):
         raise ValueError(f"model.preprocess must be one of {', '.join(get_args(Profile))}; got {profile!r}")
@@ -99,28 +99,28 @@ def profile_of(
 
 
 def to_unit(images: Tensor) -> Tensor:
-    """Images as bytes, or as floats that are in [0, 1] already -> floats in [0, 1].
+    """Convert uint8 images, or floats that are already in [0, 1], to floats in [0, 1].
 
     Raises:
-        ValueError: If floats leave that range, as those of normalised images do, or the images are neither.
+        ValueError: If floats exceed that range, as in normalised images, or the images have another type.
     """
     if images.dtype == torch.uint8:
         return images.float().div_(255)
     if not images.is_floating_point():
-        raise ValueError(f"images are uint8, or floats in [0, 1]; got {str(images.dtype).removeprefix('torch.')}")
+        raise ValueError(f"images must be uint8, or floats in [0, 1]; got {str(images.dtype).removeprefix('torch.')}")
     low, high = (float(bound) for bound in images.aminmax()) if images.numel() else (0.0, 1.0)
     if not (low >= 0 and high <= 1):
         raise ValueError(
-            f"images must be in [0, 1] and not normalised, which the model does itself; got values from {low:.3g} to "
-            f"{high:.3g}"
+            f"images must be in [0, 1] and not normalised, since the model normalises them; got values from {low:.3g} "
+            f"to {high:.3g}"
         )
     return images
 
 
 def resize_and_crop(images: Tensor, shorter: int, side: int) -> Tensor:
-    """Bring the shorter side to a length and cut out the centre: (B, C, H, W) -> (B, C, side, side).
+    """Resize the shorter side and crop the centre: (B, C, H, W) to (B, C, side, side).
 
-    Bilinear, with antialiasing where images shrink, and with torchvision's rounding of sizes and offsets.
+    Bilinear, with antialiasing when images shrink, and with torchvision's rounding of sizes and offsets.
     """
     lengths = images.shape[-2:]
     height, width = (int(shorter * length / min(lengths)) for length in lengths)
@@ -130,12 +130,12 @@ def resize_and_crop(images: Tensor, shorter: int, side: int) -> Tensor:
 
 
 def enlarge(images: Tensor, size: int | None) -> Tensor:
-    """Bring smaller square images (B, C, H, W) to (B, C, size, size): bilinear, corners not aligned.
+    """Enlarge smaller square images (B, C, H, W) to (B, C, size, size): bilinear, corners not aligned.
 
     Raises:
         ValueError: If they are larger, or not square.
 
-    Source: what the released ViT code for CIFAR-C does from 32 to 384 pixels (Yangsenqiao/vida, ``cifar/``).
+    Source: the released ViT code for CIFAR-C, from 32 to 384 pixels (Yangsenqiao/vida, ``cifar/``).
     """
     height, width = images.shape[-2:]
     if size is None or height == width == size:
@@ -149,11 +149,11 @@ def enlarge(images: Tensor, size: int | None) -> Tensor:
 
 
 class PreparedBatches:
-    """The batches of a loader with their images prepared; it can be iterated over as often as the loader.
+    """The batches of a loader with prepared images; can be iterated over as often as the loader.
 
     Args:
         loader: Batches of images, or of images and labels.
-        prepare: What is done to images: ``prepare`` of a ``Backbone``.
+        prepare: Applied to images: ``prepare`` of a ``Backbone``.
     """
 
     def __init__(self, loader: Iterable[Any], prepare: Callable[[Tensor], Tensor]) -> None:

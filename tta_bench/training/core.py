@@ -137,7 +137,7 @@ class Training:
 
     Raises:
         ValueError: If ``output`` does not end in .safetensors or exists, or its state is of another recipe.
-        WriteError: If the disk does not take the files.
+        WriteError: If the files cannot be written.
     """
 
     def __init__(self, output: Path, recipe: Mapping[str, Any], console: Console) -> None:
@@ -217,7 +217,7 @@ class Training:
             outcome: What is printed.
 
         Raises:
-            WriteError: If the disk does not take the files.
+            WriteError: If the files cannot be written.
         """
         took = f"torch {torch.__version__}, {time.perf_counter() - self.started:.0f} seconds since the last start"
         text = "".join(f"# {line}\n" for line in [*facts, took]) + OmegaConf.to_yaml(OmegaConf.create(dict(card)))

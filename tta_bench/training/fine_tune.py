@@ -122,7 +122,7 @@ def fine_tune(
     Raises:
         ValueError: If a file or a setting is wrong, the output is there, or a training of another recipe is.
         FileNotFoundError: If a path does not exist.
-        WriteError: If the disk does not take the files.
+        WriteError: If the files cannot be written.
     """
     check_output(output)
     L.seed_everything(recipe.seed, verbose=False)

@@ -122,7 +122,7 @@ class TestLists:
 
     def test_without_the_package_the_remedy_is_named(self, root, monkeypatch):
         monkeypatch.setattr("tta_bench.datasets.classification.imagenet_c.find_spec", lambda name: None)
-        with pytest.raises(ValueError, match="pip install --no-deps robustbench, or set dataset.subset to the path"):
+        with pytest.raises(ValueError, match=r"pip install --no-deps robustbench, or set dataset\.subset"):
             opened(root, subset="robustbench")
 
     def test_a_listed_image_that_is_missing_is_named(self, root, subset):

@@ -123,9 +123,7 @@ class TestACDC:
         labels.unlink()
         with pytest.raises(FileNotFoundError, match=f"_rgb_anon.png has no labels: there is no file {labels}"):
             acdc(root=str(acdc_root))
-        with pytest.raises(
-            FileNotFoundError, match=r"gt holds no rgb_anon/fog/train/\S+; it has: fog, night, rain, snow"
-        ):
+        with pytest.raises(FileNotFoundError, match=r"gt holds no rgb_anon/fog/\S+; it has: fog, night, rain, snow"):
             acdc(root=str(acdc_root / "gt"))
         with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere"):
             acdc(root=str(acdc_root / "nowhere"))

@@ -30,7 +30,7 @@ def test_a_method_that_this_model_cannot_carry_is_named_at_the_start_and_fails_a
     cnn = ("model=local", f"model.checkpoint={tmp_path}/cnn.safetensors", f"model.config={tmp_path}/cnn.yaml")
     results, said = run(tmp_path, (*cnn, "method=source"), (*cnn, "method=dpcore"), (*cnn, "method=tent"))
     assert [result["status"] for result in results] == ["done", "failed", "done"]
-    reason = "prompt tokens need a backbone that takes them, such as a vision transformer"
+    reason = "prompt tokens need a backbone that takes prompts, such as a vision transformer"
     assert said.index(f"dpcore will fail: {reason}") < said.index("run 2 of 3")
     assert f"dpcore seed 0 failed: ValueError: {reason}" in said
 

@@ -193,7 +193,7 @@ class TestDePT:
         }  # fmt: skip
 
     def test_other_stages_than_the_networks_are_refused(self):
-        with pytest.raises(ValueError, match=r"has 4 stages to prompt: set stages=4"):
+        with pytest.raises(ValueError, match=r"has 4 stages: set stages=4"):
             METHODS["dept"](network(), stages=2).configure_model()
 
 

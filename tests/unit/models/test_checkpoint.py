@@ -78,7 +78,7 @@ class TestSeveralStateDicts:
 
     def test_an_unknown_key_names_the_nearest(self, path):
         message = refusal(path, {"student": RAW, "teacher": GOOD}, "teachr")
-        assert "no state dict model.checkpoint_key=teachr, but student, teacher; did you mean 'teacher'?" in message
+        assert "no state dict model.checkpoint_key=teachr; it has student, teacher; did you mean 'teacher'?" in message
 
     def test_without_a_convention_the_user_chooses(self, path):
         message = refusal(path, {"model": RAW, "ema": GOOD})
@@ -102,7 +102,7 @@ class TestSeveralStateDicts:
         message = refusal(path, {"state_dict": RAW, "state_dict_ema": averaged})
         assert message.startswith("state_dict_ema in ")
         assert "unexpected n_averaged, module.blocks.0.weight" in message
-        assert "model.checkpoint_key=state_dict takes those that fit" in message
+        assert "model.checkpoint_key=state_dict loads those that fit" in message
         check_is(load(path, {"state_dict": RAW, "state_dict_ema": averaged}, "state_dict")[0], RAW)
 
     def test_no_averaged_weights_are_none(self, path):
@@ -223,11 +223,11 @@ class TestObjectsBesideTheWeights:
         )
 
     def test_in_the_place_of_weights_are_named(self, path):
-        assert "head.bias is no tensor, but a argparse.Namespace" in refusal(
+        assert "head.bias is a argparse.Namespace instead of a tensor" in refusal(
             path, {**GOOD, "head.bias": argparse.Namespace()}
         )
-        assert "no state dict of tensors, but a torch.nn.modules.linear.Linear: save" in refusal(path, nn.Linear(2, 2))
-        assert "but epoch (int), net (argparse.Namespace): save model.state_dict()" in refusal(
+        assert "no state dict of tensors, only a torch.nn.modules.linear.Linear: save" in refusal(path, nn.Linear(2, 2))
+        assert "only epoch (int), net (argparse.Namespace): save model.state_dict()" in refusal(
             path, {"epoch": 3, "net": argparse.Namespace()}
         )
 
@@ -239,10 +239,10 @@ class TestObjectsBesideTheWeights:
 
 class TestOtherHeads:
     @pytest.mark.parametrize("classes", [2, 5])
-    def test_the_numbers_of_classes_are_told(self, path, classes):
+    def test_the_numbers_of_classes_are_named(self, path, classes):
         message = refusal(path, Network(classes=classes).state_dict())
         assert f"head.weight has shape ({classes}, 4) where the model has (3, 4)" in message
-        assert f"the weights tell {classes} classes apart and the model 3" in message
+        assert f"the weights have {classes} classes and the model has 3" in message
         assert f"num_classes: {classes} in model.config" in message
 
     def test_another_width_is_not_taken_for_one(self, path):

@@ -83,12 +83,14 @@ def test_labels_are_positions_among_the_classes_that_some_domain_has(root):
     assert data.describe()["model_classes"] == list(KEPT)
     assert data.describe()["classes"] == 3
     assert [sorted(set(data.labels(d).tolist())) for d in ("r", "a")] == [[0, 2], [0, 1]]
-    assert data.source_images().labels.tolist() == [0] * 4 + [2] * 4  # a class that the stream has not is no source
+    assert (
+        data.source_images().labels.tolist() == [0] * 4 + [2] * 4
+    )  # classes that the stream lacks are not in the source
     assert "model_classes" not in opened(root, classes="imagenet").describe()
 
 
 def test_a_misspelt_word_names_the_right_ones(root):
-    with pytest.raises(FileNotFoundError, match=r"imagenet_subst: .* is imagenet, .* also imagenet_subset,"):
+    with pytest.raises(FileNotFoundError, match=r"imagenet_subst: .* must be imagenet, .* also imagenet_subset,"):
         opened(root, classes="imagenet_subst")
 
 

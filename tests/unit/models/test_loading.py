@@ -139,7 +139,7 @@ def test_a_pickled_object_is_never_executed(tmp_path, card):
         ),
         ("architecture: vit_tinny_patch16_224", "'vit_tinny_patch16_224'; did you mean 'vit_tiny_patch16_224'"),
         ("architecture: shapes_vitt", "did you mean 'shapes_vit'"),
-        ("architecture: vit_tiny_patch16_224\nkwargs: {widht: 3}", "vit_tiny_patch16_224 refuses its kwargs.*'widht'"),
+        ("architecture: vit_tiny_patch16_224\nkwargs: {widht: 3}", "vit_tiny_patch16_224 rejects its kwargs.*'widht'"),
         ("architecture: resnet18\nkwargs: {num_classes: 0}", "no linear classifier"),
     ],
 )
@@ -157,8 +157,8 @@ def test_a_wrong_description_is_one_sentence(tmp_path, text, message):
     [
         ({}, r"set model\.name, or model\.checkpoint together with model\.config"),
         ({"config": "card.yaml"}, r"card\.yaml describes a model without weights: give model\.checkpoint"),
-        ({"name": "vit_base_patch16_224"}, r"does not say which weights; give one of: .*augreg2_in21k_ft_in1k"),
-        ({"name": "vit_base_patch16_224.foo"}, r"no weights 'vit_base_patch16_224\.foo'; give one of: .*augreg"),
+        ({"name": "vit_base_patch16_224"}, r"does not say which weights; use one of: .*augreg2_in21k_ft_in1k"),
+        ({"name": "vit_base_patch16_224.foo"}, r"no weights 'vit_base_patch16_224\.foo'; use one of: .*augreg"),
         ({"name": "vit_basee_patch16_224"}, "did you mean 'vit_base_patch16_224'"),
         ({"name": "vit_tiny"}, "did you mean 'vit_tiny"),
     ],
@@ -182,7 +182,7 @@ def test_weights_that_cannot_be_downloaded_name_the_remedy(monkeypatch):
         raise ConnectionError("no route to host\nand more lines")
 
     monkeypatch.setattr(loading.timm, "create_model", offline)
-    with pytest.raises(ValueError, match=r"go online once, or give model\.checkpoint") as caught:
+    with pytest.raises(ValueError, match=r"go online once, or set model\.checkpoint") as caught:
         load_model("vit_tiny_patch16_224.augreg_in21k_ft_in1k")
     assert "\n" not in str(caught.value)
 
@@ -267,7 +267,7 @@ class TestScoresAreTheNetworksOwn:
     def test_images_that_are_not_square_are_refused_when_the_model_is_loaded(self, tmp_path):
         kwargs = {**TINY, "img_size": [32, 64]}
         network = timm.create_model("vit_tiny_patch16_224", **kwargs)
-        with pytest.raises(ValueError, match="takes images of 32x64 pixels, and only square ones are supported"):
+        with pytest.raises(ValueError, match="takes images of 32x64 pixels, but only square ones are supported"):
             load_model(**save_random(network, tmp_path, "vit_tiny_patch16_224", kwargs))
 
 

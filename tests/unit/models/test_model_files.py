@@ -110,7 +110,7 @@ class TestATagWithALocalFile:
 
     def test_a_network_without_a_reader_of_npz_says_so(self, tmp_path):
         np.savez(tmp_path / "w.npz", a=[1.0])
-        with pytest.raises(ValueError, match=r"timm reads no \.npz for ResNet"):
+        with pytest.raises(ValueError, match=r"timm cannot read a \.npz for ResNet"):
             load_model("test_resnet.r160_in1k", checkpoint=tmp_path / "w.npz")
 
     @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ class TestRobustBench:
 
     def test_mistakes_are_one_sentence(self, package):
         with pytest.raises(
-            ValueError, match="should name data set, threat and model: robustbench/cifar10/Linf/Standard"
+            ValueError, match="should name data set, threat and model, as in robustbench/cifar10/Linf/Standard"
         ):
             load_model("robustbench/Standard")
         with pytest.raises(ValueError, match=r"comes with its weights: leave model\.checkpoint out"):
@@ -253,8 +253,8 @@ class TestOnesOwnCode:
         [
             ("ownnets:networks", r"cannot import ownnets:networks .*is its folder on PYTHONPATH\?"),
             ("ownnetz:network", r"cannot import ownnetz:network .*is its folder on PYTHONPATH\?"),
-            ("ownnets:not_a_network", "made a int, not a torch.nn.Module"),
-            ("ownnets:network\nkwargs: {depth: 3}", "ownnets:network refuses its kwargs.*'depth'"),
+            ("ownnets:not_a_network", "returned a int, not a torch.nn.Module"),
+            ("ownnets:network\nkwargs: {depth: 3}", "ownnets:network rejects its kwargs.*'depth'"),
         ],
     )
     def test_a_wrong_factory_is_one_sentence(self, module, architecture, message):
@@ -274,7 +274,7 @@ class TestLinearHeads:
     )
     def test_scores_that_are_not_those_of_the_last_linear_layer_are_refused(self, network):
         network(torch.zeros(1, 3, 64, 64))
-        with pytest.raises(ValueError, match="the scores of Sequential are not those of its last linear layer"):
+        with pytest.raises(ValueError, match="the scores of Sequential are not the output of its last linear layer"):
             LinearHeadBackbone(network, (0.0,) * 3, (1.0,) * 3)
 
 

@@ -136,11 +136,11 @@ class TestPreparing:
             backbone.prepare(self.BYTES / 255 * factor)
 
     def test_refuses_whole_numbers_that_are_no_bytes(self, backbone):
-        with pytest.raises(ValueError, match=r"^images are uint8, or floats in \[0, 1\]; got int64$"):
+        with pytest.raises(ValueError, match=r"^images must be uint8, or floats in \[0, 1\]; got int64$"):
             backbone.prepare(self.BYTES.long())
 
     def test_a_network_refuses_bytes_that_nobody_prepared(self, backbone):
-        with pytest.raises(TypeError, match=r"takes floats in \[0, 1\]: make them with backbone\.prepare\(images\)$"):
+        with pytest.raises(TypeError, match=r"takes floats in \[0, 1\]: convert images with backbone\.prepare"):
             backbone(self.BYTES)
 
     def test_of_a_loader_comes_anew_with_every_pass(self, backbone):

@@ -226,8 +226,8 @@ def find_images(folder: Path, only: Collection[str] | None = None) -> Found:
     left_out: Counter[str] = sum((others for _, others in listed.values()), Counter())
     if only is None and empty:  # an empty class, or not a class? The labels of all later classes depend on it
         raise ValueError(
-            f"{folder / empty[0]} holds no images in a supported format ({', '.join(IMAGE_SUFFIXES)}): remove it, or list the "
-            "classes in dataset.classes"
+            f"{folder / empty[0]} holds no images in a supported format ({', '.join(IMAGE_SUFFIXES)}): remove it, or "
+            "list the classes in dataset.classes"
         )
     left_out.update(f"{name}/" for name in there if name not in listed)
     if loose := len(list_images(folder)[0]):

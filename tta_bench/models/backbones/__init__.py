@@ -1,1 +1,1 @@
-"""What methods adapt: a network behind one interface, for each family of networks."""
+"""Networks that methods adapt, behind one interface for all families of networks."""

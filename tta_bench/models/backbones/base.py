@@ -1,4 +1,4 @@
-"""The adapted network as methods see it, and the one door at which its passes are counted."""
+"""The interface through which methods use the adapted network, and the counter of its passes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tta_bench.models.preprocess import Preprocess, enlarge, resize_and_crop, to
 
 
 class PassMeter:
-    """Counts images that go forward and backward through a backbone. Copies of the backbone (teachers) share it.
+    """Counts images that pass forward and backward through a backbone. Copies of the backbone (teachers) share it.
 
     A backward pass counts the images whose features receive a non-zero gradient, so a method that selects
     samples is charged for the selected ones (the convention behind EATA's published counts).
@@ -30,7 +30,7 @@ class PassMeter:
         return int(self._backward_samples)
 
     def observe(self, features: Tensor) -> None:
-        """Count one forward pass that gave ``features`` (N, D), and its backward pass when it comes."""
+        """Count a forward pass that returned ``features`` (N, D), and its backward pass when it happens."""
         self.forward_samples += len(features)
         if features.requires_grad:
             features.register_hook(self._count_backward)
@@ -44,7 +44,7 @@ class PassMeter:
 
 
 class Embedded(NamedTuple):
-    """Embedded images of one batch; opaque to methods, which only pass it to ``encode``."""
+    """Embedded images of one batch; opaque to methods, which only pass them to ``encode``."""
 
     tokens: Tensor  # (b, N, D), of this rank's share of the batch
     batch_size: int  # B, of the whole batch
@@ -67,41 +67,41 @@ class Normalize(nn.Module):
         self.std: Tensor
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) in [0, 1] -> the same shape, normalised.
+        """Normalise images (B, C, H, W) in [0, 1].
 
         Raises:
-            TypeError: If the images are no floats: bytes would give scores, but meaningless ones.
+            TypeError: If the images are not floats: uint8 images would give meaningless scores.
         """
         if not images.is_floating_point():
-            raise TypeError("a network takes floats in [0, 1]: make them with backbone.prepare(images)")
+            raise TypeError("the network takes floats in [0, 1]: convert images with backbone.prepare(images)")
         return (images - self.mean) / self.std
 
 
 class Backbone(nn.Module):
     """A source model in three steps: ``embed`` images, ``encode`` to features, ``classify``.
 
-    Methods call these three (or ``features`` and the whole, ``forward``) and nothing else of the network.
-    ``encode`` is the door: every pass through it is counted in ``meter``, and it is where a batch is split over
-    several devices. What ``embed`` returns stays constant while prompts are learned on a batch.
+    Methods call only these three (or ``features``, or ``forward`` for all of them) and nothing else of the network.
+    Every pass through ``encode`` is counted in ``meter``, and ``encode`` is where a batch is split over several
+    devices. The output of ``embed`` stays constant while prompts are optimised on a batch.
 
-    A network that scores pixels (``segments``) gives maps (B, D, h, w) for features and logits (B, K, H, W). Its
-    ``classify`` needs more than the last map, so what ``encode`` returns is opaque: it goes to ``classify`` (its
-    ``detach()`` too), and ``features_of`` takes the features out. For all other networks it is the features.
+    A segmentation network (``segments``) has maps (B, D, h, w) as features and logits (B, K, H, W). Its ``classify``
+    needs more than the last map, so the output of ``encode`` is opaque: it (or its ``detach()``) is passed to
+    ``classify``, and ``features_of`` extracts the features. For all other networks it is the features.
 
     Attributes:
         feature_dim: Width D of a feature.
         prompt_dim: Width of a prompt token, None if the network takes no prompts.
-        num_classes: Number of scores K.
-        segments: Whether every pixel has scores of its own, (B, K, H, W).
+        num_classes: Number of classes K.
+        segments: Whether the network scores every pixel, (B, K, H, W).
         patch_size: Side of a patch in pixels, None if there are no patches.
-        mask_size: Side of the patches that ``embed_masked`` can hide, in pixels, None if it cannot hide any.
-        mask_dim: Width of what stands in the place of a hidden patch.
-        image_size: Side of the images in pixels, None if the network takes any.
-        preprocess: What is done to images: ``prepare`` resizes them, and the network's first operation normalises.
-        source_preprocess: The same for the images that a method learns the source from; None if it is the same.
-        weights_sha256: Hash of the source weights, filled in by ``load_model``.
-        weights_origin: Where in their file they lay: key, prefix and what also fits; None if they were downloaded.
-        kept_classes: Which of the weights' classes have scores, None if all have: see ``keep_classes``.
+        mask_size: Side in pixels of the patches that ``embed_masked`` can mask, None if masking is not supported.
+        mask_dim: Width of the mask token.
+        image_size: Side of the images in pixels, None if the network takes any size.
+        preprocess: Preprocessing of images: ``prepare`` resizes them, and the network's first operation normalises.
+        source_preprocess: Preprocessing of the source images that a method is fitted on; None if it is the same.
+        weights_sha256: Hash of the source weights, set by ``load_model``.
+        weights_origin: Where the weights were in their file: key, prefix and alternatives; None if downloaded.
+        kept_classes: Classes of the weights that are scored, None for all: see ``keep_classes``.
     """
 
     feature_dim: int
@@ -129,27 +129,28 @@ class Backbone(nn.Module):
         return next(self.parameters()).dtype
 
     def prepare(self, images: Tensor) -> Tensor:
-        """Images as they are stored -> images as the network takes them, and as a method augments them.
+        """Convert stored images to the input of the network, which methods may augment.
 
-        Resized and cut if ``preprocess`` says so, then enlarged if they are still smaller than the network's input. The
-        one place where that happens: ``method(images)`` and ``method.fit_source(loader)`` call it.
+        Images are resized and cropped if ``preprocess`` says so, then enlarged if they are still smaller than the
+        network's input. This is the only place where that happens: ``method(images)`` and ``method.fit_source(loader)``
+        call it.
 
         Args:
             images: (B, C, H, W) uint8, or floats in [0, 1].
 
         Returns:
-            (B, C, image_size, image_size) in [0, 1], or of their own size where the network takes any.
+            (B, C, image_size, image_size) in [0, 1], or in their own size if the network takes any size.
 
         Raises:
-            ValueError: If floats are not in [0, 1], or the images are larger than the network's input, or not square,
-                and ``preprocess`` does not resize.
+            ValueError: If floats are not in [0, 1], or if the images are larger than the network's input or not
+                square while ``preprocess`` does not resize.
         """
         images, resize = to_unit(images), self.preprocess.resize
         return enlarge(images if resize is None else resize_and_crop(images, *resize), self.image_size)
 
     @contextmanager
     def on_source(self) -> Iterator[None]:
-        """Resize and normalise as source images are."""
+        """Context in which images are resized and normalised as source images."""
         own, normalize, other = self.preprocess, self.normalize, self.source_preprocess
         if other is not None:
             self.preprocess, self.normalize = other, Normalize(other.mean, other.std).to(normalize.mean)
@@ -165,36 +166,36 @@ class Backbone(nn.Module):
         raise NotImplementedError  # a subclass wraps its network's body here
 
     def classify(self, features: Tensor) -> Tensor:
-        """Features (B, D) -> logits (B, K)."""
+        """Compute logits (B, K) from features (B, D)."""
         raise NotImplementedError  # a subclass wraps its network's head here
 
     def embed(self, images: Tensor) -> Embedded:
-        """Images (B, C, H, W) in [0, 1] -> what ``encode`` takes."""
+        """Embed images (B, C, H, W) in [0, 1] for ``encode``."""
         share = images[share_of(len(images))]
         return Embedded(self._embed(self.normalize(share)), len(images))
 
     def encode(self, embedded: Embedded, prompt: Tensor | None = None) -> Tensor:
-        """Embedded images, optionally with prompt tokens (L, prompt_dim) -> features (B, D)."""
+        """Compute features (B, D) of embedded images, optionally with prompt tokens (L, prompt_dim)."""
         features = gather(self._encode(embedded.tokens, prompt), embedded.batch_size)
         self.meter.observe(features)
         return features
 
     def embed_masked(self, images: Tensor, mask: Tensor, mask_token: Tensor) -> Embedded:
-        """Images (B, C, H, W) in [0, 1] with patches hidden under ``mask_token`` (mask_dim,) where ``mask`` (B, N)."""
-        raise NotImplementedError  # of networks with a mask_size
+        """Embed images (B, C, H, W) in [0, 1], with ``mask_token`` (mask_dim,) for patches where ``mask`` (B, N)."""
+        raise NotImplementedError  # only networks with a mask_size implement it
 
     def encode_patches(self, embedded: Embedded) -> tuple[Tensor, Tensor]:
-        """Embedded images -> features, for ``classify``, and a token for each patch that can be hidden (B, N, D)."""
-        raise NotImplementedError  # of networks with a mask_size
+        """Compute features for ``classify`` and a token for each maskable patch (B, N, D)."""
+        raise NotImplementedError  # only networks with a mask_size implement it
 
     def features_of(self, encoded: Tensor) -> Tensor:
-        """The features in what ``encode`` returned: (B, D), of pixels (B, D, h, w)."""
+        """Extract the features from the output of ``encode``: (B, D), or (B, D, h, w) of segmentation networks."""
         return encoded
 
     def features(self, images: Tensor, prompt: Tensor | None = None) -> Tensor:
-        """Images (B, C, H, W) in [0, 1] -> features (B, D)."""
+        """Compute features (B, D) of images (B, C, H, W) in [0, 1]."""
         return self.encode(self.embed(images), prompt)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images (B, C, H, W) in [0, 1] -> logits (B, K)."""
+        """Compute logits (B, K) of images (B, C, H, W) in [0, 1]."""
         return self.classify(self.features(images))

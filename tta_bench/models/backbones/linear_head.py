@@ -1,4 +1,4 @@
-"""Any classifier that ends in a linear layer, torchvision's and one's own, as a backbone without prompts."""
+"""Backbone without prompts for any classifier that ends in a linear layer, such as torchvision's or your own."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ ANY_SIZE = 64  # pixels; large enough for the strides of common networks
 
 
 class LinearHeadBackbone(Backbone):
-    """A network whose scores are those of its last ``nn.Linear``; what goes into that layer is the feature.
+    """A network whose scores are the output of its last ``nn.Linear``, whose input is the feature.
 
     Args:
-        network: Takes images (B, 3, H, W) and gives scores (B, K). It is changed: its last layer moves to ``head``.
+        network: Maps images (B, 3, H, W) to scores (B, K). It is modified: its last layer moves to ``head``.
         mean: Normalisation mean per channel, for images in [0, 1].
         std: Normalisation standard deviation per channel.
 
     Raises:
-        ValueError: If the scores are not those of the last linear layer.
+        ValueError: If the scores are not the output of the last linear layer.
     """
 
     def __init__(self, network: nn.Module, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
@@ -40,7 +40,7 @@ class LinearHeadBackbone(Backbone):
             scores = network.eval()(images)
         hook.remove()
         if not outputs or scores.shape != outputs[-1].shape or not torch.equal(scores, outputs[-1]):
-            raise ValueError(f"the scores of {name} are not those of its last linear layer, {place}")
+            raise ValueError(f"the scores of {name} are not the output of its last linear layer, {place}")
         network.set_submodule(place, nn.Identity())
         self.network: Any = network
         self.head = head
@@ -56,6 +56,6 @@ class LinearHeadBackbone(Backbone):
         return features
 
     def classify(self, features: Tensor) -> Tensor:
-        """Features (B, D) -> logits (B, K)."""
+        """Compute logits (B, K) from features (B, D)."""
         logits: Tensor = self.head(features)
         return logits

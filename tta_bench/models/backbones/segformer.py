@@ -1,4 +1,4 @@
-"""mmsegmentation's SegFormer as a backbone that gives a score to every pixel."""
+"""mmsegmentation's SegFormer as a backbone that scores every pixel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tta_bench.models.parallel import gather, share_of
 
 
 class Pyramid(NamedTuple):
-    """What the encoder makes of a batch; opaque to methods, which pass it to ``classify``."""
+    """Output of the encoder for a batch; opaque to methods, which pass it to ``classify``."""
 
     maps: tuple[Tensor, ...]  # one per stage, (B, C_s, H / 2^(s+2), W / 2^(s+2)), rounded up
     size: tuple[int, int]  # height and width of the images, and so of the scores
@@ -25,18 +25,18 @@ class Pyramid(NamedTuple):
         return self.maps[-1]
 
     def detach(self) -> Pyramid:
-        """The same without a graph."""
+        """A copy without a graph."""
         return Pyramid(tuple(stage.detach() for stage in self.maps), self.size)
 
 
 class Sliding(NamedTuple):
-    """Windows in which large images are shown to a network, as (height, width) in pixels."""
+    """Sliding windows over large images, as (height, width) in pixels."""
 
     crop: tuple[int, int]
     stride: tuple[int, int]
 
     def windows(self, size: tuple[int, int]) -> list[tuple[slice, slice]]:
-        """Rows and columns of the windows over an image; the last ones are moved inwards, so that all are full.
+        """Rows and columns of the windows over an image; the last ones are shifted inwards to stay inside it.
 
         Source: mmsegmentation, ``EncoderDecoder.slide_inference``.
         """
@@ -51,11 +51,11 @@ def _spans(length: int, crop: int, stride: int) -> list[slice]:
 
 
 class KeyValueAttention(nn.Module):
-    """SegFormer's attention to a reduced map, with prompt tokens beside the keys and values.
+    """SegFormer's attention to a reduced map, with prompt tokens as additional keys and values.
 
-    Without a prompt it computes what mmsegmentation's layer computes. Queries, keys and values have a linear layer
-    each, as in the authors' own code: methods that train everything called ``weight``, or put adapters on linear
-    layers, do not see the single matrix in which torch keeps all three.
+    Without a prompt it computes the same as mmsegmentation's layer. Queries, keys and values have separate linear
+    layers, as in the authors' own code: methods that train everything called ``weight``, or put adapters on linear
+    layers, would not handle the single matrix in which torch stores all three.
 
     Args:
         layer: mmsegmentation's ``EfficientMultiheadAttention``.
@@ -75,7 +75,7 @@ class KeyValueAttention(nn.Module):
         self.drop = nn.Sequential(layer.proj_drop, layer.dropout_layer)
 
     def forward(self, tokens: Tensor, size: tuple[int, int], prompt: Tensor | None) -> Tensor:
-        """Tokens (B, N, C) of a map of ``size`` and prompt tokens (L, C) -> (B, N, C)."""
+        """Attend from tokens (B, N, C) of a map of ``size`` to the map and to prompt tokens (L, C)."""
         seen = tokens
         if self.reduction is not None and self.norm is not None:
             seen = self.norm(_tokens(self.reduction(_map(tokens, size))))
@@ -120,14 +120,14 @@ class Layer(nn.Module):
         self.attention = KeyValueAttention(layer.attn)
 
     def forward(self, tokens: Tensor, size: tuple[int, int], prompt: Tensor | None) -> Tensor:
-        """Tokens (B, N, C) -> (B, N, C)."""
+        """Transform tokens (B, N, C)."""
         tokens = tokens + self.attention(self.norm1(tokens), size, prompt)
         out: Tensor = self.ffn(self.norm2(tokens), size, identity=tokens)
         return out
 
 
 class Stage(nn.Module):
-    """Overlapping patches of a map, several layers, and a norm.
+    """Overlapping patch embedding of a map, several layers, and a norm.
 
     Args:
         parts: The patch embedding, the layers and the norm of one stage of mmsegmentation's ``MixVisionTransformer``.
@@ -139,7 +139,7 @@ class Stage(nn.Module):
         self.layers = nn.ModuleList(map(Layer, layers))
 
     def forward(self, x: Tensor, prompt: Tensor | None = None) -> Tensor:
-        """Map (B, C, H, W), with prompt tokens (L, C') in every layer -> (B, C', H', W')."""
+        """Transform a map (B, C, H, W), with prompt tokens (L, C') in every layer, to (B, C', H', W')."""
         tokens, size = self.patch_embed(x)
         for layer in self.layers:
             tokens = layer(tokens, size, prompt)
@@ -147,22 +147,22 @@ class Stage(nn.Module):
 
 
 class SegFormerBackbone(Backbone):
-    """SegFormer of any size: features are the last stage's map, scores are those of every pixel.
+    """SegFormer of any size: the features are the last stage's map, and every pixel has scores.
 
-    A prompt stands beside the keys and values of every layer; its tokens (L, D_1 + ... + D_S) are cut into those of
-    the S stages. Queries and maps keep their size, so convolutions are untouched, but even a prompt of zeros takes
-    a share of the attention: no prompt is exactly neutral.
+    A prompt is appended to the keys and values of every layer; its tokens (L, D_1 + ... + D_S) are split into those
+    of the S stages. Queries and maps keep their size, so convolutions are not affected, but even a prompt of zeros
+    receives some attention: no prompt is exactly neutral.
 
-    Only ``forward`` shows large images in windows, each counted as a pass; ``encode`` takes them whole.
+    Only ``forward`` uses sliding windows for large images, each counted as a pass; ``encode`` takes whole images.
 
     Args:
         encoder: mmsegmentation's ``MixVisionTransformer``; its parts become parts of this module.
         head: mmsegmentation's ``SegformerHead``.
         mean: Normalisation mean per channel, for images in [0, 1].
         std: Normalisation standard deviation per channel.
-        sliding: Windows for ``forward``; None shows every image whole.
+        sliding: Windows for ``forward``; None processes every image as a whole.
 
-    Source: SegFormer (Xie et al., NeurIPS 2021). Prompts beside keys and values: ours.
+    Source: SegFormer (Xie et al., NeurIPS 2021). Prompts among keys and values: ours.
     """
 
     segments = True
@@ -185,9 +185,9 @@ class SegFormerBackbone(Backbone):
     def _embed(self, images: Tensor) -> Tensor:
         return images  # prompts act from the first layer on, and patches cost little
 
-    # A head that needs every stage cannot take a lone tensor of features.
+    # The head needs every stage, not only the features.
     def encode(self, embedded: Embedded, prompt: Tensor | None = None) -> Pyramid:  # type: ignore[override]  # see above
-        """Embedded images, optionally with prompt tokens (L, prompt_dim) -> the maps of all stages."""
+        """Compute the maps of all stages, optionally with prompt tokens (L, prompt_dim)."""
         x, maps = embedded.tokens, []
         prompts = [None] * len(self.stages) if prompt is None else prompt.split(self.widths, dim=1)
         for stage, own in zip(self.stages, prompts, strict=True):
@@ -197,12 +197,12 @@ class SegFormerBackbone(Backbone):
         return Pyramid(tuple(maps), (embedded.tokens.shape[2], embedded.tokens.shape[3]))
 
     def embed_masked(self, images: Tensor, mask: Tensor, mask_token: Tensor) -> Embedded:
-        """Embed images with some squares of 32 pixels painted over, before patches that overlap are cut.
+        """Embed images with some squares of 32 pixels painted over, before the overlapping patch embedding.
 
         Args:
             images: (B, C, H, W) in [0, 1].
-            mask: (B, N) bool, a square for each position of the last map, row by row.
-            mask_token: (C,), their colour after the normalisation: zero is its mean.
+            mask: (B, N) bool, one square per position of the last map, row by row.
+            mask_token: (C,), their colour after normalisation: zero is the mean.
 
         Source: ours.
         """
@@ -214,12 +214,12 @@ class SegFormerBackbone(Backbone):
         return Embedded(torch.where(hidden[:, None, :height, :width], colour, images), len(mask))
 
     def encode_patches(self, embedded: Embedded) -> tuple[Pyramid, Tensor]:  # type: ignore[override]  # as above
-        """Embedded images -> the maps of all stages, and the positions of the last one (B, h w, D)."""
+        """Compute the maps of all stages, and the tokens of the last one (B, h w, D)."""
         pyramid = self.encode(embedded)
         return pyramid, _tokens(pyramid.features)
 
     def classify(self, pyramid: Pyramid) -> Tensor:  # type: ignore[override]  # as above
-        """Maps of all stages -> logits (B, K, H, W) at the size of the images."""
+        """Compute logits (B, K, H, W) at the size of the images from the maps of all stages."""
         logits = self.head(list(pyramid.maps))
         return F.interpolate(logits, pyramid.size, mode="bilinear", align_corners=self.head.align_corners)
 
@@ -228,11 +228,11 @@ class SegFormerBackbone(Backbone):
         return pyramid.features
 
     def features(self, images: Tensor, prompt: Tensor | None = None) -> Tensor:
-        """Images (B, C, H, W) in [0, 1] -> the last stage's map (B, D, h, w)."""
+        """Compute the last stage's map (B, D, h, w) of images (B, C, H, W) in [0, 1]."""
         return self.encode(self.embed(images), prompt).features
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images (B, C, H, W) in [0, 1] -> logits (B, K, H, W); the mean of those of the windows that see a pixel."""
+        """Compute logits (B, K, H, W) of images (B, C, H, W) in [0, 1], averaged over the windows at each pixel."""
         if self.sliding is None:
             return self.classify(self.encode(self.embed(images)))
         scores = images.new_zeros(len(images), self.num_classes, *images.shape[2:])

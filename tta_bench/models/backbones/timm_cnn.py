@@ -1,4 +1,4 @@
-"""Any other timm classifier, residual networks above all, as a backbone without prompts."""
+"""Backbone without prompts for any other timm classifier, mostly residual networks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TimmBackbone(Backbone):
         std: Normalisation standard deviation per channel.
 
     Raises:
-        ValueError: If ``network`` is no timm classifier with a linear head.
+        ValueError: If ``network`` is not a timm classifier with a linear head.
     """
 
     def __init__(self, network: Any, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
@@ -41,6 +41,6 @@ class TimmBackbone(Backbone):
         return features
 
     def classify(self, features: Tensor) -> Tensor:
-        """Features (B, D) -> logits (B, K)."""
+        """Compute logits (B, K) from features (B, D)."""
         logits: Tensor = self.network.get_classifier()(features)
         return logits

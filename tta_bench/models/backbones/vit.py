@@ -14,9 +14,9 @@ from tta_bench.models.parallel import gather, share_of
 class ViTBackbone(Backbone):
     """A timm ``VisionTransformer`` of any size that takes prompt tokens.
 
-    The feature is what the head's linear layer sees: the [CLS] token after the final norm, or the pooled
-    feature for models without one. Prompts stand between the prefix ([CLS], registers) and the patches, after
-    the position embedding, so they carry no position (as the released DPCore does).
+    The feature is the input of the head's linear layer: the [CLS] token after the final norm, or the pooled feature
+    for models without one. Prompts are inserted between the prefix ([CLS], registers) and the patches, after the
+    position embedding, so they have no position (as in the released DPCore).
 
     Args:
         vit: The network.
@@ -32,7 +32,7 @@ class ViTBackbone(Backbone):
             raise ValueError(f"expected a timm VisionTransformer, got {type(vit).__name__}; use a vit_* model")
         height, width = vit.patch_embed.img_size
         if height != width:
-            raise ValueError(f"the network takes images of {height}x{width} pixels, and only square ones are supported")
+            raise ValueError(f"the network takes images of {height}x{width} pixels, but only square ones are supported")
         super().__init__(mean, std)
         self.vit = vit
         self.feature_dim = self.prompt_dim = vit.embed_dim
@@ -67,12 +67,12 @@ class ViTBackbone(Backbone):
         return features
 
     def embed_masked(self, images: Tensor, mask: Tensor, mask_token: Tensor) -> Embedded:
-        """Embed images with some patches hidden, as masked autoencoders do.
+        """Embed images with some patches masked, as in masked autoencoders.
 
         Args:
             images: (B, C, H, W) in [0, 1].
             mask: (B, N) bool, True where a patch is replaced before positions are added.
-            mask_token: (D,) what replaces it.
+            mask_token: (D,), the replacement.
         """
         share = share_of(len(images))
         patches = self.vit.patch_embed(self.normalize(images[share]))
@@ -80,16 +80,16 @@ class ViTBackbone(Backbone):
         return Embedded(self._positioned(patches), len(images))
 
     def encode_patches(self, embedded: Embedded) -> tuple[Tensor, Tensor]:
-        """Embedded images -> features (B, D) and the patch tokens after the final norm (B, N, D)."""
+        """Compute features (B, D) and the patch tokens after the final norm (B, N, D)."""
         tokens = gather(self.vit.norm(self.vit.blocks(self.vit.norm_pre(embedded.tokens))), embedded.batch_size)
         features = self._pool(tokens)
         self.meter.observe(features)
         return features, tokens[:, self.vit.num_prefix_tokens :]
 
     def encode_layers(self, embedded: Embedded, prompt: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Embedded images, optionally with prompt tokens (L, D) -> features (B, D) and all layers (B, depth, D).
+        """Compute features (B, D) and all layers (B, depth, D), optionally with prompt tokens (L, D).
 
-        The layers are the first tokens after each block, normalised by the norm that comes next.
+        The layers are the first tokens after each block, normalised by the following norm.
 
         Source: FOA (Niu et al., ICML 2024), Sec. 3.1, and repository mr-eggplant/FOA.
         """
@@ -108,14 +108,14 @@ class ViTBackbone(Backbone):
         return features, gather(torch.stack(layers, dim=1), embedded.batch_size)
 
     def encode_stages(self, embedded: Embedded, prompts: Tensor) -> tuple[Tensor, Tensor]:
-        """Embedded images with prompts of their own in each stage of equally many blocks.
+        """Compute features with separate prompts in each of S stages of equally many blocks.
 
         Args:
-            embedded: Of B images.
-            prompts: (S, L, D). At a stage's end its prompts are taken out and the next stage's put in.
+            embedded: B embedded images.
+            prompts: (S, L, D). At the end of a stage its prompts are replaced by those of the next stage.
 
         Returns:
-            Features (B, D) and what each stage made of its prompts (B, S, L, D).
+            Features (B, D) and the prompts at the end of each stage (B, S, L, D).
 
         Raises:
             ValueError: If S does not divide the number of blocks.
@@ -137,7 +137,7 @@ class ViTBackbone(Backbone):
         return features, gather(torch.stack(outputs, dim=1), embedded.batch_size)
 
     def classify(self, features: Tensor) -> Tensor:
-        """Features (B, D) -> logits (B, K)."""
+        """Compute logits (B, K) from features (B, D)."""
         logits: Tensor = self.vit.head(self.vit.head_drop(features))
         return logits
 
@@ -145,7 +145,7 @@ class ViTBackbone(Backbone):
 class DistilledViTBackbone(ViTBackbone):
     """A DeiT with a distillation token: the scores are the mean of two heads, one for each of the two tokens.
 
-    The feature is both tokens after the final norm, [CLS] first, so that the scores are linear in it as for any ViT.
+    The feature is both tokens after the final norm, [CLS] first, so that the scores are linear in it, as in any ViT.
 
     Args:
         vit: timm's ``VisionTransformerDistilled``.
@@ -163,7 +163,7 @@ class DistilledViTBackbone(ViTBackbone):
         return tokens[:, :2].flatten(1)
 
     def classify(self, features: Tensor) -> Tensor:
-        """Features (B, 2 D) -> logits (B, K)."""
+        """Compute logits (B, K) from features (B, 2 D)."""
         cls, distilled = self.vit.head_drop(features).chunk(2, dim=1)
         logits: Tensor = (self.vit.head(cls) + self.vit.head_dist(distilled)) / 2
         return logits

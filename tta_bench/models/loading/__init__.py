@@ -1,1 +1,1 @@
-"""From a name or a file of weights to a backbone."""
+"""Loading of backbones from a name or a file of weights."""

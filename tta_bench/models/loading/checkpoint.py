@@ -1,4 +1,4 @@
-"""From a file of weights to the one state dict in it that fits a network. No code that a file names is ever run."""
+"""Finds the state dict in a file of weights that fits a network, without ever running code from the file."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from torch import Tensor, nn
 
 from tta_bench.suggestions import did_you_mean
 
-AVERAGED = ("state_dict_ema", "model_ema")  # what timm's own loader prefers, in its order
+AVERAGED = ("state_dict_ema", "model_ema")  # preferred by timm's own loader, in this order
 _PYTHON_2 = {"__builtin__": "builtins", "copy_reg": "copyreg"}  # torch.save writes the names of pickle protocol 2
-_DEPTH = 4  # of mappings in mappings
+_DEPTH = 4  # nesting depth of mappings to search
 _SHOWN = 3  # names of each kind in a message
 
 
 class Origin(NamedTuple):
-    """Where in a file the weights lay."""
+    """Where in a file the weights were found."""
 
-    key: str | None  # of the state dict, dotted if it lies deeper; None if the file is the state dict
-    prefix: str  # of all names in the file, which the network's names lack
-    also_fits: list[str]  # keys of other state dicts that would fit as well
+    key: str | None  # key of the state dict, dotted if nested; None if the file is the state dict
+    prefix: str  # prefix that all names in the file have and the network's names lack
+    also_fits: list[str]  # keys of other state dicts that also fit
 
 
 Convert = Callable[[dict[str, Tensor]], dict[str, Tensor] | None]
 
 
 def load_weights(network: nn.Module, path: Path, key: str | None = None, convert: Convert | None = None) -> Origin:
-    """Load the state dict of a file that fits; every weight must come from the file, and all of it must be used.
+    """Load the state dict in a file that fits the network strictly: no weights may be missing or left over.
 
-    One prefix that all names share (``module.``, ``_orig_mod.``, ``model.``, ...) is left out, floating point numbers
-    become float32, and counters of batch norm, which no score depends on, may be missing. Of several state dicts that
-    fit, an averaged one (``state_dict_ema``, ``model_ema``) is taken, as timm's own loader does.
+    A prefix that all names share (``module.``, ``_orig_mod.``, ``model.``, ...) is stripped, floating-point values
+    become float32, and batch norm counters, on which no score depends, may be missing. If several state dicts fit, an
+    averaged one (``state_dict_ema``, ``model_ema``) is loaded, as in timm's own loader.
 
     Args:
-        network: Gets the weights.
-        path: A .safetensors file, or one of ``torch.save``, in which other objects may lie beside the tensors: they
-            are neither imported nor called.
-        key: Which state dict of the file; None chooses.
-        convert: Brings a state dict under names that do not fit to the network's own, or returns None.
+        network: Network to load the weights into.
+        path: A .safetensors file, or a file of ``torch.save``, which may contain other objects beside the tensors:
+            they are neither imported nor called.
+        key: Key of the state dict in the file; None finds one that fits.
+        convert: Converts a state dict whose names do not fit to the network's own names, or returns None.
 
     Raises:
         FileNotFoundError: If the file does not exist.
@@ -54,11 +54,11 @@ def load_weights(network: nn.Module, path: Path, key: str | None = None, convert
     loaded = _read(path)
     found = {name: _Fit.of(state, expected) for name, state in _state_dicts(loaded)}
     if not found:
-        raise ValueError(f"{path} holds no state dict of tensors, but {_contents(loaded)}: save model.state_dict()")
+        raise ValueError(f"{path} holds no state dict of tensors, only {_contents(loaded)}: save model.state_dict()")
     if key is not None:
         if key not in found:
             hint = did_you_mean(key, (), more=list(found))
-            raise ValueError(f"{path} holds no state dict model.checkpoint_key={key}, but {_keys(found)}{hint}")
+            raise ValueError(f"{path} has no state dict model.checkpoint_key={key}; it has {_keys(found)}{hint}")
         found = {key: found[key]}
     fitting = {name: fit for name, fit in found.items() if not fit.problems}
     if not fitting and convert is not None:
@@ -69,17 +69,17 @@ def load_weights(network: nn.Module, path: Path, key: str | None = None, convert
 
 
 class _Fit(NamedTuple):
-    state: dict[str, Any]  # under the network's names; float32
+    state: dict[str, Any]  # under the network's names, in float32
     prefix: str
     problems: str
-    shared: int  # names that the network has, too
+    shared: int  # number of names that the network has as well
 
     @classmethod
     def of(cls, state: Mapping[str, Any], expected: Mapping[str, Tensor]) -> _Fit:
         first = next(iter(state))
         heads = ["", *(first[: place + 1] for place, letter in enumerate(first) if letter == ".")]
         prefixes = [head for head in heads if all(name.startswith(head) for name in state)]
-        # All that names have in common may be too much: where a network consists of blocks only, "blocks." is its own.
+        # The longest common prefix may be too long: if a network consists only of blocks, "blocks." belongs to it.
         shared = {prefix: sum(name[len(prefix) :] in expected for name in state) for prefix in prefixes}
         prefix = max(prefixes, key=shared.__getitem__)
         # Files from before torch 0.4.1 lack the counters of batch norm.
@@ -97,13 +97,13 @@ def _single(value: Any) -> Any:
 
 
 def _problems(state: Mapping[str, Any], expected: Mapping[str, Tensor]) -> str:
-    """All in which a state dict differs from the network's, a few of each kind; empty if it fits."""
+    """Describe how a state dict differs from the network's, with a few names of each kind; empty if it fits."""
     both = [name for name in expected if name in state]
     shapes = {name: tuple(state[name].shape) for name in both if isinstance(state[name], Tensor)}
     kinds = {
         "missing ": [name for name in expected if name not in state],
         "unexpected ": [name for name in state if name not in expected],
-        "": [f"{name} is no tensor, but a {_kind(state[name])}" for name in both if name not in shapes]
+        "": [f"{name} is a {_kind(state[name])} instead of a tensor" for name in both if name not in shapes]
         + [
             f"{name} has shape {shape} where the model has {tuple(expected[name].shape)}"
             for name, shape in shapes.items()
@@ -118,10 +118,10 @@ def _problems(state: Mapping[str, Any], expected: Mapping[str, Tensor]) -> str:
     }
     if len(outputs) == 1 and not any(kinds[kind] for kind in ("missing ", "unexpected ")):
         ((theirs, ours, rest),) = outputs
-        if rest and theirs and ours:  # a layer that no other follows
+        if rest and theirs and ours:  # a layer without successors
             told += (
-                f"; the weights tell {theirs[0]} classes apart and the model {ours[0]}: "
-                f"describe it with num_classes: {theirs[0]} in model.config, or take weights of {ours[0]} classes"
+                f"; the weights have {theirs[0]} classes and the model has {ours[0]}: "
+                f"set num_classes: {theirs[0]} in model.config, or use weights for {ours[0]} classes"
             )
     return told
 
@@ -136,10 +136,10 @@ def _keys(names: Mapping[str, Any]) -> str:
 
 
 def _choose(path: Path, found: Mapping[str, _Fit], fitting: Mapping[str, _Fit]) -> str:
-    """The key of the state dict to take.
+    """Return the key of the state dict to load.
 
     Raises:
-        ValueError: If none fits, or no convention says which.
+        ValueError: If none fits, or several do and no convention decides.
     """
     nearest = max(found, key=lambda name: (found[name].shared, len(found[name].state)))
     if not fitting:
@@ -152,7 +152,7 @@ def _choose(path: Path, found: Mapping[str, _Fit], fitting: Mapping[str, _Fit]) 
                     return known
                 raise ValueError(
                     f"{known} in {path}, the averaged weights, does not fit the model: {found[known].problems}; "
-                    f"model.checkpoint_key={next(iter(fitting))} takes those that fit"
+                    f"model.checkpoint_key={next(iter(fitting))} loads those that fit"
                 )
     first, *others = fitting
     if any(not _same(fitting[first].state, fitting[name].state) for name in others):
@@ -173,14 +173,14 @@ def _converted(
     for name, fit in found.items():
         if not all(isinstance(value, Tensor) for value in fit.state.values()):
             continue
-        if set(fit.state) == set(expected):  # only of another shape: a conversion would resample without a word
+        if set(fit.state) == set(expected):  # only the shapes differ: a conversion would silently resample
             continue
         if (state := convert({name.removeprefix("module."): value for name, value in fit.state.items()})) is not None:
             yield name, fit._replace(state=state, problems="")
 
 
 def _state_dicts(loaded: Any, key: str = "", depth: int = _DEPTH) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """All mappings that hold tensors under names, with their dotted keys."""
+    """Find all mappings from names to tensors, with their dotted keys."""
     if not depth or not isinstance(loaded, Mapping) or not all(isinstance(name, str) for name in loaded):
         return
     if any(isinstance(value, Tensor) for value in loaded.values()):
@@ -190,7 +190,7 @@ def _state_dicts(loaded: Any, key: str = "", depth: int = _DEPTH) -> Iterator[tu
 
 
 class _Inert:
-    """Stands for whatever a file holds beside tensors: takes any arguments and any state, and does nothing."""
+    """Placeholder for objects in a file that are not tensors: accepts any arguments and any state, and does nothing."""
 
     def __new__(cls, *args: Any) -> _Inert:
         return super().__new__(cls)
@@ -214,7 +214,7 @@ def _contents(loaded: Any) -> str:
 
 
 def _read(path: Path) -> Any:
-    """What a file holds; objects that are neither tensors nor plain values become inert.
+    """Read a file; objects that are neither tensors nor plain values become inert placeholders.
 
     Raises:
         FileNotFoundError: If it does not exist.
@@ -230,7 +230,7 @@ def _read(path: Path) -> Any:
         inert: list[Any] = [(_inert(name), name) for name in names]  # known types keep their meaning: torch's go first
         with torch.serialization.safe_globals(inert):
             return torch.load(path, "cpu", weights_only=True)
-    except Exception as error:  # a damaged or foreign file makes the readers raise nearly anything
+    except Exception as error:  # the readers raise nearly anything for a damaged or foreign file
         foreign = [name for name in names if name.partition(".")[0] not in ("torch", "collections", "_codecs")]
         beside = f" (it refers to {_few(foreign)})" if foreign else ""
         raise ValueError(
@@ -244,11 +244,11 @@ def _inert(name: str) -> type[_Inert]:
 
 
 def _names(path: Path) -> set[str]:
-    """The dotted names of all classes and functions that a file of ``torch.save`` refers to; nothing is imported."""
+    """Dotted names of all classes and functions that a file of ``torch.save`` refers to, without importing them."""
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             pickles, file = 1, io.BytesIO(archive.read(next(n for n in archive.namelist() if n.endswith("data.pkl"))))
-    else:  # before torch 1.6: a magic number, a version and facts of the machine come before the object
+    else:  # before torch 1.6, a magic number, a version and facts about the machine precede the object
         pickles, file = 4, io.BytesIO(path.read_bytes())
     named = [
         str(argument).partition(" ")

@@ -1,7 +1,7 @@
-"""Networks that timm does not build: torchvision's, RobustBench's and one's own.
+"""Networks that timm does not build: torchvision's, RobustBench's and your own.
 
-A timm name runs nothing but timm. ``package.module:function`` imports that module and calls the function: take a yaml
-with such an architecture only from where you would take a program.
+A timm name runs only timm. ``package.module:function`` imports that module and calls the function: treat a yaml with
+such an architecture like a program, and use it only if you trust its source.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def torchvision_card(name: str) -> dict[str, Any]:
     """Architecture and normalisation of a torchvision classifier, such as ``resnet50``.
 
     Raises:
-        ValueError: If there is no such classifier.
+        ValueError: If the classifier is unknown.
     """
     models: Any = importlib.import_module("torchvision.models")
     known = models.list_models(module=models)
@@ -32,18 +32,19 @@ def torchvision_card(name: str) -> dict[str, Any]:
 
 
 def robustbench_card(name: str) -> dict[str, Any]:
-    """How RobustBench loads ``dataset/threat/model``, such as ``cifar10/corruptions/Hendrycks2020AugMix_WRN``.
+    """Model description of RobustBench's ``dataset/threat/model``.
 
-    Its networks normalise images themselves, and it finds, or downloads, their weights itself.
+    An example is ``cifar10/corruptions/Hendrycks2020AugMix_WRN``. The networks normalise images themselves, and
+    RobustBench finds or downloads their weights itself.
 
     Raises:
-        ValueError: If the package is missing, or the name has other parts.
+        ValueError: If the package is missing, or the name does not have these parts.
     """
     dataset, _, rest = name.partition("/")
     threat, _, model = rest.partition("/")
     if not model:
         raise ValueError(
-            f"robustbench/{name} should name data set, threat and model: robustbench/cifar10/Linf/Standard"
+            f"robustbench/{name} should name data set, threat and model, as in robustbench/cifar10/Linf/Standard"
         )
     if find_spec("robustbench") is None:  # finds the package without importing it
         raise ValueError(f"robustbench/{name} needs the package robustbench: pip install robustbench")
@@ -55,7 +56,7 @@ def call_factory(architecture: str, kwargs: Mapping[str, Any]) -> nn.Module:
     """Call ``package.module:function`` with keyword arguments.
 
     Raises:
-        ValueError: If there is no such function, it refuses the arguments or it makes no network.
+        ValueError: If the function does not exist, rejects the arguments or does not return a network.
     """
     module, _, function = architecture.partition(":")
     try:
@@ -65,7 +66,7 @@ def call_factory(architecture: str, kwargs: Mapping[str, Any]) -> nn.Module:
     try:
         network = factory(**kwargs)
     except TypeError as error:
-        raise ValueError(f"{architecture} refuses its kwargs: {error}") from error
+        raise ValueError(f"{architecture} rejects its kwargs: {error}") from error
     if not isinstance(network, nn.Module):
-        raise ValueError(f"{architecture} made a {type(network).__name__}, not a torch.nn.Module")
+        raise ValueError(f"{architecture} returned a {type(network).__name__}, not a torch.nn.Module")
     return network

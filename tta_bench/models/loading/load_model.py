@@ -1,4 +1,4 @@
-"""From a name or a local file to a backbone."""
+"""Loads a backbone from a name or a local file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tta_bench.models.backbones.vit import DistilledViTBackbone, ViTBackbone
 from tta_bench.models.loading.checkpoint import Origin, load_weights
 from tta_bench.models.loading.factories import call_factory, robustbench_card, torchvision_card
 from tta_bench.models.preprocess import Preprocess, Profile, check_normalisation, profile_of
-from tta_bench.models.zoo import shapes_vit as _register_shapes_vit  # noqa: F401  (makes timm know the architecture)
+from tta_bench.models.zoo import shapes_vit as _register_shapes_vit  # noqa: F401  (registers it with timm)
 from tta_bench.suggestions import did_you_mean
 
 PACKAGED = {"shapes_vit": "shapes_vit"}  # name -> stem of its .yaml and .safetensors in this package's weights/
@@ -42,7 +42,7 @@ def load_model(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
 ) -> Backbone:
-    """Build a source model.
+    """Load a source model.
 
     Args:
         name: ``shapes_vit`` (weights in the package); a timm model by its full tag, for example
@@ -50,17 +50,17 @@ def load_model(
             or, if that package is installed, ``robustbench/<data set>/<threat>/<model>``. Not needed with ``config``.
         checkpoint: Local weights: .safetensors, a .pt / .pth / .th state dict, or, for a timm vision transformer, the
             .npz of its authors. Without it, timm downloads.
-        checkpoint_key: Which of several state dicts in the checkpoint, for example ``state_dict``; dotted if it lies
-            deeper. None takes the one that fits, averaged weights (``state_dict_ema``, ``model_ema``) first.
+        checkpoint_key: Key of the state dict in the checkpoint, for example ``state_dict``; dotted if nested. None
+            loads one that fits, preferring averaged weights (``state_dict_ema``, ``model_ema``).
         config: A yaml with ``architecture`` (a timm model name, or ``package.module:function``, whose code is run),
-            ``kwargs`` (its arguments) and the normalisation ``mean`` and ``std``; needs ``checkpoint``.
+            ``kwargs`` (its arguments) and the normalisation ``mean`` and ``std``; requires ``checkpoint``.
         preprocess: ``timm``: the normalisation of the checkpoint. ``native``: none, values in [0, 1]. ``paper``: as
-            the released code of ViDA and DPCore, none and, for a network of 224 pixels, resizing to 256 and cutting
-            out 224.
-        source_preprocess: The same for the images that a method learns the source from; None takes ``preprocess``.
-            The released DPCore has ``timm`` there and ``paper`` for the stream.
-        mean: Overrides the normalisation mean per channel, for images in [0, 1]; needs ``std``.
-        std: Overrides the normalisation standard deviation per channel; needs ``mean``.
+            in the released code of ViDA and DPCore, none and, for a network of 224 pixels, resizing to 256 and a
+            centre crop of 224.
+        source_preprocess: The same for the source images that a method is fitted on; None uses ``preprocess``. The
+            released DPCore uses ``timm`` there and ``paper`` for the stream.
+        mean: Overrides the normalisation mean per channel, for images in [0, 1]; requires ``std``.
+        std: Overrides the normalisation standard deviation per channel; requires ``mean``.
 
     Returns:
         The backbone in eval mode, float32, with attributes ``weights_sha256``, ``weights_origin`` and ``preprocess``.
@@ -89,11 +89,11 @@ def load_network(
     config: str | Path | None,
     checkpoint_key: str | None = None,
 ) -> tuple[dict[str, Any], torch.nn.Module, Origin | None]:
-    """A network as its library makes it, in eval mode, after its description: what a model yaml holds.
+    """Load a network as its library builds it; arguments and errors are those of ``load_model``.
 
-    Last comes where in the checkpoint its weights lay; None if they were downloaded or are an .npz.
-
-    The arguments, and what is raised, are those of ``load_model``.
+    Returns:
+        The description of the network, as in a model yaml; the network in eval mode; and where in the checkpoint its
+        weights were found, None if they were downloaded or are an .npz.
     """
     if config is not None:
         if checkpoint is None:
@@ -112,14 +112,14 @@ def load_network(
 
 
 def _wrap(network: torch.nn.Module, preprocess: Preprocess) -> Backbone:
-    """A backbone that gives the network's own scores.
+    """Wrap a network in a backbone that returns the network's own scores.
 
     Raises:
-        ValueError: If there is none: the network does more than pool its features and score them with a linear layer.
+        ValueError: If the network does more than pool its features and score them with a linear layer.
     """
     values = preprocess.mean, preprocess.std
     if not isinstance(network, VisionTransformer) and not hasattr(network, "forward_head"):
-        return LinearHeadBackbone(network, *values)  # it compares the scores itself
+        return LinearHeadBackbone(network, *values)  # it checks the scores itself
     backbone: Backbone
     if isinstance(network, VisionTransformerDistilled):
         backbone = DistilledViTBackbone(network, *values)
@@ -133,13 +133,13 @@ def _wrap(network: torch.nn.Module, preprocess: Preprocess) -> Backbone:
     if not isinstance(own, Tensor) or own.shape != ours.shape or (own - ours).abs().max() > 1e-3 * own.abs().max():
         raise ValueError(
             f"{type(network).__name__} does more than pool its features and score them with one linear layer, so its "
-            "scores would not be its own here: choose another architecture"
+            "scores would be wrong here: choose another architecture"
         )
     return backbone
 
 
 def _image_shape(network: torch.nn.Module) -> tuple[int, int]:
-    """Height and width of images that a timm network takes."""
+    """Height and width of a timm network's input."""
     known: Any = network
     fixed = getattr(getattr(network, "patch_embed", None), "img_size", None)
     height, width = fixed or known.pretrained_cfg["input_size"][1:]
@@ -147,7 +147,7 @@ def _image_shape(network: torch.nn.Module) -> tuple[int, int]:
 
 
 def input_size(network: torch.nn.Module, card: Mapping[str, Any]) -> int | None:
-    """Side of the images that the weights were trained on; None if the description does not tell."""
+    """Side of the images that the weights were trained on; None if the description does not say."""
     if isinstance(network, VisionTransformer):
         return int(network.patch_embed.img_size[0])
     return card.get("image_size")
@@ -196,7 +196,7 @@ def _timm_card(name: str) -> dict[str, Any]:
     tags = timm.list_pretrained(f"{architecture}.*")
     if name not in tags:
         what = f"{name!r} does not say which weights" if not tag else f"timm has no weights {name!r}"
-        raise ValueError(f"{what}; give one of: {', '.join(tags) or 'none (use model.checkpoint with model.config)'}")
+        raise ValueError(f"{what}; use one of: {', '.join(tags) or 'none (use model.checkpoint with model.config)'}")
     settings = timm.get_pretrained_cfg(name)
     size = settings.input_size[-1]
     return {"architecture": name, "kwargs": {}, "mean": settings.mean, "std": settings.std, "image_size": size}
@@ -209,7 +209,7 @@ def _near_architecture(architecture: str) -> str:
 def _network(
     card: dict[str, Any], checkpoint: Path | None, checkpoint_key: str | None
 ) -> tuple[torch.nn.Module, Origin | None]:
-    """The network with its weights, and where in a checkpoint they lay."""
+    """Build the network with its weights, and say where in a checkpoint they were found."""
     of_timm = ":" not in card["architecture"]
     if of_timm:
         network = _create(card, pretrained=checkpoint is None)
@@ -217,8 +217,8 @@ def _network(
         network = call_factory(card["architecture"], card["kwargs"])
     if checkpoint_key is not None and (checkpoint is None or checkpoint.suffix == ".npz"):
         raise ValueError(
-            f"model.checkpoint_key={checkpoint_key} chooses among the state dicts of a file, and there is none: "
-            "leave it out, or give model.checkpoint"
+            f"model.checkpoint_key={checkpoint_key} selects a state dict of a file, but no file is given: "
+            "leave it out, or set model.checkpoint"
         )
     if checkpoint is None:
         return network, None
@@ -230,24 +230,24 @@ def _network(
 
 
 def _as_timm_would(card: dict[str, Any], network: Any, state: dict[str, Tensor]) -> dict[str, Tensor] | None:
-    """Weights under the names that their authors gave them, which timm changes on the way; None if they do not fit."""
+    """Convert weights from their authors' names to timm's, as timm does; None if they do not fit."""
     overlay = {"state_dict": state, "num_classes": network.num_classes}  # or the classifier would be left out
     try:
         converted: torch.nn.Module = timm.create_model(
             card["architecture"], pretrained=True, pretrained_cfg_overlay=overlay, **card["kwargs"]
         )
-    except Exception:  # its conversions raise nearly anything at files of another kind
+    except Exception:  # its conversions raise nearly anything for files of another kind
         return None
     return converted.state_dict()
 
 
 def _load_npz(model: torch.nn.Module, path: Path) -> None:
-    """The arrays in which the authors of vision transformers publish them; every weight must come from the file."""
+    """Load the .npz in which the authors of vision transformers publish them; no weights may be missing."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint at {path}")
     load: Any = getattr(model, "load_pretrained", None)
     if load is None:
-        raise ValueError(f"timm reads no .npz for {type(model).__name__}: give a .safetensors or .pth file")
+        raise ValueError(f"timm cannot read a .npz for {type(model).__name__}: give a .safetensors or .pth file")
     with torch.no_grad():
         for p in model.parameters():
             p.fill_(torch.nan)
@@ -257,7 +257,7 @@ def _load_npz(model: torch.nn.Module, path: Path) -> None:
             numbers = sum(file[key].size for key in file.files if "pre_logits" not in key)
     except KeyError as error:
         raise ValueError(f"{path} does not fit the model: missing {error.args[0].split()[0]}") from error
-    except Exception as error:  # a damaged or foreign file makes the reader raise nearly anything
+    except Exception as error:  # the reader raises nearly anything for a damaged or foreign file
         raise ValueError(f"{path} is not a readable .npz of a vision transformer: {error}") from error
     problems = [f"missing {name}" for name, p in model.named_parameters() if p.isnan().any()]
     needed = sum(p.numel() for p in model.parameters())
@@ -272,16 +272,16 @@ def _create(card: dict[str, Any], pretrained: bool) -> torch.nn.Module:
     try:
         return timm.create_model(card["architecture"], pretrained=pretrained, **card["kwargs"])
     except TypeError as error:
-        raise ValueError(f"the architecture {card['architecture']} refuses its kwargs: {error}") from error
+        raise ValueError(f"the architecture {card['architecture']} rejects its kwargs: {error}") from error
     except OSError as error:
         raise ValueError(
-            f"the weights of {card['architecture']} are neither on this machine nor could they be downloaded: "
-            "go online once, or give model.checkpoint with model.config"
+            f"the weights of {card['architecture']} are not on this machine and could not be downloaded: "
+            "go online once, or set model.checkpoint and model.config"
         ) from error
 
 
 def weights_sha256(state: Mapping[str, Tensor]) -> str:
-    """SHA-256 over names, types, shapes and bytes of a state dict, whatever its order."""
+    """SHA-256 over names, types, shapes and bytes of a state dict, independent of its order."""
     digest = hashlib.sha256()
     for name in sorted(state):
         tensor = state[name].detach().cpu().contiguous()

@@ -1,8 +1,8 @@
-"""From a configuration and a checkpoint of mmsegmentation to a SegFormer backbone.
+"""Loads a SegFormer backbone from a configuration and a checkpoint of mmsegmentation.
 
 The extra installs the maintained fork (onedl-mmsegmentation): it has the import names, architectures and weight names
 of the official packages, and works without ``mmcv.ops``, which those import but no longer have wheels or a build for.
-Official packages whose ``mmcv`` has its ops serve as well.
+Official packages whose ``mmcv`` has its ops work as well.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from tta_bench.suggestions import did_you_mean
 WEIGHTS = Path(__file__).parents[1] / "weights"
 PACKAGED = ("streets_segformer",)
 CARD_KEYS = {"architecture", "kwargs", "mean", "std", "classes"}
-HEADS = (1, 2, 5, 8)  # of the four stages; a stage's width is this times the first one's
+HEADS = (1, 2, 5, 8)  # of the four stages; the width of a stage is this times that of the first
 
 
 class SegFormer(nn.Module):
-    """Encoder and head, under the names that they have in mmsegmentation's checkpoints.
+    """Encoder and head, with the names of mmsegmentation's checkpoints.
 
     Args:
         backbone: Keyword arguments of mmsegmentation's ``MixVisionTransformer``.
         decode_head: Keyword arguments of its ``SegformerHead``.
 
     Raises:
-        ValueError: If mmsegmentation is missing, or refuses the arguments.
+        ValueError: If mmsegmentation is missing, or rejects the arguments.
     """
 
     def __init__(self, backbone: Mapping[str, Any], decode_head: Mapping[str, Any]) -> None:
         super().__init__()
         models = _registry()
-        # Behind the encoder's door every process has the whole batch: nothing to synchronise, and the synchronised
-        # batch norm that the published configurations ask for refuses to run on several CPU processes.
+        # After the encoder every process has the whole batch, so there is nothing to synchronise, and the synchronised
+        # batch norm of the published configurations cannot run on several CPU processes.
         norm = {**decode_head.get("norm_cfg", {}), "type": "BN"}
         loss = {"type": "CrossEntropyLoss", "avg_non_ignore": True}  # never called; its default warns
         head = {**decode_head, "type": "SegformerHead", "norm_cfg": norm, "loss_decode": loss}
-        head["out_channels"] = decode_head.get("num_classes")  # a score per class, also for two of them
+        head["out_channels"] = decode_head.get("num_classes")  # one score per class, even for two classes
         try:
             self.backbone: Any = models.build({**backbone, "type": "MixVisionTransformer", "init_cfg": None})
             self.decode_head: Any = models.build(head)
@@ -56,7 +56,7 @@ class SegFormer(nn.Module):
 
 
 class Description(NamedTuple):
-    """All of a model but its weights."""
+    """A model without its weights."""
 
     network: SegFormer
     mean: Sequence[float] | None  # for images in [0, 1]
@@ -71,7 +71,7 @@ def segformer(
     num_layers: Sequence[int] = (2, 2, 2, 2),
     channels: int = 256,
 ) -> SegFormer:
-    """SegFormer-B0, or a narrower one, with weights drawn from torch's generator.
+    """Build a SegFormer-B0, or a narrower one, with weights drawn from torch's generator.
 
     Args:
         num_classes: K.
@@ -95,21 +95,21 @@ def load_segformer(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
 ) -> SegFormerBackbone:
-    """Build a source model that segments.
+    """Load a source model for segmentation.
 
     Args:
         config: ``streets_segformer`` (weights in the package); a configuration that mmsegmentation ships, for example
-            ``segformer_mit-b5_8xb1-160k_cityscapes-1024x1024``; the path of one of your own (.py: it is run, as
-            mmsegmentation does); or of a .yaml with ``architecture: segformer``, ``kwargs`` (those of ``segformer``),
+            ``segformer_mit-b5_8xb1-160k_cityscapes-1024x1024``; the path of your own (.py: it is run, as in
+            mmsegmentation); or of a .yaml with ``architecture: segformer``, ``kwargs`` (those of ``segformer``),
             ``mean`` and ``std``.
-        checkpoint: Local weights: a .pth with ``state_dict`` (whatever lies beside it is not used), or .safetensors.
-        checkpoint_key: Which of several state dicts in the checkpoint, as for ``load_model``.
+        checkpoint: Local weights: a .pth with ``state_dict`` (everything else in it is ignored), or .safetensors.
+        checkpoint_key: Key of the state dict in the checkpoint, as for ``load_model``.
         mean: Overrides the normalisation mean per channel, for images in [0, 1].
         std: Overrides the normalisation standard deviation per channel.
 
     Returns:
-        The backbone in eval mode, float32. It slides windows over large images if the configuration's ``test_cfg``
-        says so.
+        The backbone in eval mode, float32. It uses sliding windows for large images if the configuration's
+        ``test_cfg`` says so.
 
     Raises:
         ValueError: If mmsegmentation is missing, or the configuration or checkpoint is wrong.
@@ -141,7 +141,7 @@ def load_segformer(
 
 
 def require_mmseg() -> None:
-    """Say what to install.
+    """Check that mmsegmentation is installed.
 
     Raises:
         ValueError: If mmsegmentation is missing.
@@ -155,9 +155,9 @@ def _registry() -> Any:
     require_mmseg()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it warns of ops that SegFormer does not use
+            warnings.simplefilter("ignore")  # it warns about ops that SegFormer does not use
             import mmseg.models
-    except (AssertionError, ImportError) as error:  # the official packages lack ops, or refuse each other's versions
+    except (AssertionError, ImportError) as error:  # the official packages lack ops, or their versions do not match
         raise ValueError(
             f"the installed mmsegmentation cannot be imported ({error}): pip uninstall mmsegmentation mmcv mmcv-lite "
             "mmengine, then pip install 'tta_bench[seg]'"
@@ -170,13 +170,13 @@ def _card(path: Path) -> Description:
         raise FileNotFoundError(f"there is no model description at {path}")
     card: Any = OmegaConf.to_container(OmegaConf.load(path))
     if not isinstance(card, dict) or card.get("architecture") != "segformer":
-        raise ValueError(f"{path} must say 'architecture: segformer'")
+        raise ValueError(f"{path} must contain 'architecture: segformer'")
     if unknown := set(card) - CARD_KEYS:
         raise ValueError(f"{path} has the unknown key {min(unknown)!r}; known are {', '.join(sorted(CARD_KEYS))}")
     try:
         network = segformer(**card.get("kwargs", {}))
     except TypeError as error:
-        raise ValueError(f"{path}: the architecture refuses its kwargs: {error}") from error
+        raise ValueError(f"{path}: the architecture rejects its kwargs: {error}") from error
     return Description(network, card.get("mean"), card.get("std"), None)
 
 
@@ -187,11 +187,11 @@ def read_mmseg_config(path: Path) -> Description:
         path: A configuration file, or the name of one that mmsegmentation ships.
 
     Raises:
-        ValueError: If mmsegmentation is missing or ships no such configuration, or if the file describes no SegFormer
-            that takes RGB images.
-        FileNotFoundError: If there is no such file.
+        ValueError: If mmsegmentation is missing or does not ship the configuration, or if the file does not describe a
+            SegFormer that takes RGB images.
+        FileNotFoundError: If the file does not exist.
     """
-    _registry()  # first, so that a missing package is what the message is about
+    _registry()  # first, so that a missing package is reported
     import mmseg
     from mmengine.config import Config
 
@@ -206,15 +206,15 @@ def read_mmseg_config(path: Path) -> Description:
     try:
         config = Config.fromfile(path).to_dict()
     except Exception as error:  # it is a program, which may raise anything
-        raise ValueError(f"{path} is no configuration of mmsegmentation: {error}") from error
+        raise ValueError(f"{path} is not a configuration of mmsegmentation: {error}") from error
     model = config.get("model", {})
     kinds = [part.get("type") for part in (model, model.get("backbone", {}), model.get("decode_head", {}))]
     if kinds != ["EncoderDecoder", "MixVisionTransformer", "SegformerHead"]:
-        raise ValueError(f"{path} describes no SegFormer, but: {', '.join(map(str, kinds))}")
+        raise ValueError(f"{path} does not describe a SegFormer, but: {', '.join(map(str, kinds))}")
     network = SegFormer(model["backbone"], model["decode_head"])
     inputs = model.get("data_preprocessor") or config.get("data_preprocessor") or {}
     if inputs and not inputs.get("bgr_to_rgb", False):
-        raise ValueError(f"{path}: its data_preprocessor keeps the channel order BGR, and images come as RGB")
+        raise ValueError(f"{path}: its data_preprocessor keeps the channel order BGR, but images are RGB")
     mean, std = ([value / 255 for value in inputs[key]] if key in inputs else None for key in ("mean", "std"))
     return Description(network, mean, std, _sliding(model.get("test_cfg") or {}))
 

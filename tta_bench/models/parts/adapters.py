@@ -1,4 +1,4 @@
-"""Linear layers with two low-rank branches beside them, as ViDA puts them into attention."""
+"""Linear layers with two parallel low-rank branches, as in ViDA's attention layers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tta_bench.models.backbones.segformer import KeyValueAttention
 
 
 def linear_layer(width_in: int, width_out: int, std: float, rng: torch.Generator, *, bias: bool) -> nn.Linear:
-    """A linear layer with weights from N(0, std^2), drawn from ``rng`` on the CPU, and no bias or one of zeros."""
+    """Create a linear layer with weights from N(0, std^2), drawn from ``rng`` on the CPU; a bias is zero at first."""
     layer = skip_init(nn.Linear, width_in, width_out, bias=bias)
     assert isinstance(layer, nn.Linear)
     with torch.no_grad():
@@ -45,8 +45,8 @@ class AdaptedLinear(nn.Module):
         linear: W and b.
         scales: s_low and s_high.
         low_rank: Width of the low-rank branch.
-        high_rank: Width of the high-rank branch; neither branch is wider than the input (ours), which narrow stages of
-            a hierarchical transformer reach.
+        high_rank: Width of the high-rank branch; both are limited to the width of the input (ours), which matters in
+            the narrow stages of hierarchical transformers.
         rng: Draws each D from N(0, 1 / rank^2).
 
     Source: ViDA (Liu et al., ICLR 2024); initial values as in repository Yangsenqiao/vida.
@@ -67,7 +67,7 @@ class AdaptedLinear(nn.Module):
         return nn.Sequential(down, up).to(self.linear.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., width in) -> (..., width out)."""
+        """Map (..., width in) to (..., width out)."""
         out: Tensor = self.linear(x) + self.scales.low * self.low(x) + self.scales.high * self.high(x)
         return out
 
@@ -76,11 +76,11 @@ def inject_adapters(network: nn.Module, low_rank: int, high_rank: int, rng: torc
     """Put adapters on every linear layer inside the attention layers of ``network``.
 
     Raises:
-        ValueError: If there is no attention layer.
+        ValueError: If there are no attention layers.
     """
     layers = [m for m in network.modules() if isinstance(m, Attention | KeyValueAttention)]
     if not layers:
-        raise ValueError("ViDA's adapters sit in attention layers: it needs a vision transformer")
+        raise ValueError("ViDA adds adapters to attention layers: it needs a vision transformer")
     scales = BranchScales().to(next(layers[0].parameters()))
     for attention in layers:
         for name, linear in list(attention.named_children()):

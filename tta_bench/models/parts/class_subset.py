@@ -1,4 +1,4 @@
-"""A classifier that chooses among some of its classes only."""
+"""Restriction of a classifier to some of its classes."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from tta_bench.models.backbones.base import Backbone
 
 
 def keep_classes(backbone: Backbone, classes: Sequence[int]) -> None:
-    """Leave all other classes out of a backbone's scores, for data that is known to have these only.
+    """Restrict a backbone's scores to some classes, for data that is known to have only these.
 
-    The rows of the last linear layer are taken, so probabilities are over these classes, and all that a method
-    makes of them (entropies, pseudo-labels, prototypes) too. ImageNet-R and -A are published with their 200 classes.
+    Only the corresponding rows of the last linear layer are kept, so probabilities are over these classes, and so are
+    all quantities that a method derives from them (entropies, pseudo-labels, prototypes). Results on ImageNet-R and
+    -A are published over their 200 classes.
 
     Args:
-        backbone: Is changed: afterwards it gives scores (B, len(classes)).
-        classes: Labels of the classes to keep; the new label of a class is its position here.
+        backbone: Backbone to modify; afterwards it gives scores (B, len(classes)).
+        classes: Labels of the classes to keep; the new label of a class is its index here.
 
     Raises:
-        ValueError: If the scores are not those of one linear layer.
+        ValueError: If the scores are not the output of one linear layer.
 
     Source: ImageNet-R (Hendrycks et al., ICCV 2021), repository hendrycks/imagenet-r.
     """

@@ -1,4 +1,4 @@
-"""A frozen network in consecutive partitions, each followed by a small trainable part, as EcoTTA builds it."""
+"""EcoTTA's network: a frozen network in consecutive partitions, each followed by a small trainable meta part."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tta_bench.models.parts.adapters import linear_layer
 
 
 class TokenMeta(nn.Module):
-    """scale * f(x) + shift + U gelu(D x): a factor and a summand per channel, and a bottleneck beside the partition.
+    """scale * f(x) + shift + U gelu(D x): scale and shift per channel, and a bottleneck parallel to the partition.
 
-    Scale starts at one, shift and U at zero: at first it passes on f(x).
+    Scale is initialised to one, shift and U to zero, so the initial output is f(x).
 
     Args:
         dim: Width of a token.
@@ -37,18 +37,18 @@ class TokenMeta(nn.Module):
         self.up = linear_layer(bottleneck, dim, 0.0, rng, bias=True)
 
     def forward(self, x: Tensor, frozen: Tensor) -> Tensor:
-        """Tokens before the partition and behind it, (B, N, D) both -> (B, N, D)."""
+        """Combine tokens before and after the partition, both (B, N, D)."""
         out: Tensor = self.scale * frozen + self.shift + self.up(F.gelu(self.down(x)))
         return out
 
 
 class ConvMeta(nn.Module):
-    """BN(f(x)) + relu(BN(conv(x))), with a 3x3 convolution beside the partition.
+    """BN(f(x)) + relu(BN(conv(x))), with a 3x3 convolution parallel to the partition.
 
     Args:
         width_in: Channels of x.
         width_out: Channels of f(x).
-        stride: Of the convolution; what the partition has.
+        stride: Stride of the convolution, that of the partition.
         rng: Draws the kernel.
 
     Source: EcoTTA (Song et al., CVPR 2023), and the authors' example in repository Lily-Le/EcoTTA.
@@ -62,20 +62,20 @@ class ConvMeta(nn.Module):
         self.branch = nn.Sequential(conv, nn.BatchNorm2d(width_out), nn.ReLU())
 
     def forward(self, x: Tensor, frozen: Tensor) -> Tensor:
-        """Maps before the partition (B, C, H, W) and behind it (B, C', H', W') -> (B, C', H', W')."""
+        """Combine maps before (B, C, H, W) and after (B, C', H', W') the partition to (B, C', H', W')."""
         out: Tensor = self.norm(frozen) + self.branch(x)
         return out
 
 
 class MapMeta(nn.Module):
-    """scale * f(x) + shift + U gelu(D x): as ``TokenMeta``, where f makes smaller maps.
+    """scale * f(x) + shift + U gelu(D x): as ``TokenMeta``, for maps that f downsamples.
 
     D is a 3x3 convolution with the partition's stride, U a linear layer at every position.
 
     Args:
         width_in: Channels of x.
         width_out: Channels of f(x).
-        stride: Of the partition.
+        stride: Stride of the partition.
         bottleneck: Channels of D x.
         rng: Draws D.
     """
@@ -92,7 +92,7 @@ class MapMeta(nn.Module):
             nn.init.zeros_(zero)
 
     def forward(self, x: Tensor, frozen: Tensor) -> Tensor:
-        """Maps before the partition (B, C, H, W) and behind it (B, C', H', W') -> (B, C', H', W')."""
+        """Combine maps before (B, C, H, W) and after (B, C', H', W') the partition to (B, C', H', W')."""
         out: Tensor = self.scale * frozen + self.shift + self.up(F.gelu(self.down(x)))
         return out
 
@@ -101,8 +101,8 @@ class Partition(nn.Module):
     """A frozen part f of the network and its meta part m.
 
     Attributes:
-        distances: Where to append mean |m(x) - f(x)| (B,) of each forward pass, if anywhere. Gradients of it end in
-            this m: neither f nor the partitions before see them.
+        distances: List to which each forward pass appends mean |m(x) - f(x)| (B,), or None. Its gradients reach only
+            this m, neither f nor earlier partitions.
     """
 
     def __init__(self, frozen: nn.Module, meta: nn.Module) -> None:
@@ -111,7 +111,7 @@ class Partition(nn.Module):
         self.distances: list[Tensor] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Input of the partition -> output of its meta part."""
+        """Compute the output of the meta part from the input of the partition."""
         frozen = self.frozen(x)
         if self.distances is not None:
             with torch.enable_grad():
@@ -122,17 +122,17 @@ class Partition(nn.Module):
 
 
 def attach_meta_parts(backbone: Backbone, count: int, bottleneck: int, rng: torch.Generator) -> list[nn.Parameter]:
-    """Freeze a network, split it into ``count`` partitions and give each a meta part.
+    """Freeze a network, split it into ``count`` partitions and add a meta part to each.
 
-    Partitions are groups of as many blocks of a transformer, or stages of a residual network, as is possible; those of
-    a SegFormer, whose head needs the map of every stage, are its stages.
+    Partitions are groups of transformer blocks, or of stages of a residual network, as equal in number as possible;
+    those of a SegFormer, whose head needs the map of every stage, are its stages.
 
     Returns:
         The trainable parameters.
 
     Raises:
-        ValueError: If it is neither a vision transformer nor a timm ResNet nor a SegFormer, has fewer blocks than
-            partitions, or is a SegFormer with another number of stages.
+        ValueError: If the network is neither a vision transformer nor a timm ResNet nor a SegFormer, has fewer blocks
+            than partitions, or is a SegFormer with another number of stages.
     """
     backbone.requires_grad_(False)
     network = backbone.network if isinstance(backbone, TimmBackbone) else None
@@ -160,7 +160,7 @@ def attach_meta_parts(backbone: Backbone, count: int, bottleneck: int, rng: torc
         metas = [MapMeta(a, b, step, bottleneck, rng) for (a, b), step in zip(channels, steps, strict=True)]
         backbone.stages = nn.ModuleList(_joined([[stage] for stage in stages], metas, backbone))
     else:
-        raise ValueError(f"EcoTTA needs a transformer or a ResNet, and {type(network).__name__} is neither")
+        raise ValueError(f"EcoTTA needs a transformer or a ResNet, but {type(network).__name__} is neither")
     return [p for partition in partitions(backbone) for p in partition.meta.parameters()]
 
 
@@ -183,12 +183,12 @@ def _joined(groups: list[list[nn.Module]], metas: list[nn.Module], backbone: Bac
 
 
 def encode_with_distances(backbone: Backbone, images: Tensor, *, local: bool) -> tuple[Tensor, Tensor]:
-    """Images (B, C, H, W) in [0, 1] -> what ``encode`` gives and the mean distances |m_k(x_k) - f_k(x_k)| (B, K).
+    """Compute the output of ``encode`` and the mean distances |m_k(x_k) - f_k(x_k)| (B, K).
 
     Args:
         backbone: A network with meta parts.
-        images: The batch.
-        local: Whether only the distances get a graph, which saves the memory of one through the network.
+        images: (B, C, H, W) in [0, 1].
+        local: Whether only the distances have a graph, which saves the memory of a graph through the network.
     """
     parts, distances = partitions(backbone), list[Tensor]()
     for part in parts:

@@ -1,6 +1,6 @@
-"""What a prompt is: tokens beside the patches, or the affine parameters of the norm layers.
+"""Kinds of prompts: tokens beside the patches, or the affine parameters of the norm layers.
 
-A prompt space holds the one prompt that is being learned. DPCore stores, mixes and averages values of it.
+A prompt space holds the prompt that is being learned. DPCore stores, mixes and averages values of it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tta_bench.models.backbones.base import Backbone, Embedded
 
 
 class PromptSpace(Protocol):
-    """A prompt that can be set, learned, and run a backbone with; features are what its ``encode`` returns."""
+    """A prompt that can be set, learned, and applied to a backbone; features are the output of ``encode``."""
 
     trainable: list[nn.Parameter]
 
@@ -28,7 +28,7 @@ class PromptSpace(Protocol):
         """Set the current prompt."""
 
     def embed(self, backbone: Backbone, images: Tensor) -> Embedded | Tensor:
-        """What of a forward pass stays constant while a prompt is learned on images (B, C, H, W)."""
+        """Compute the part of a forward pass that is constant while a prompt is learned on images (B, C, H, W)."""
 
     def raw(self, backbone: Backbone, embedded: Embedded | Tensor) -> Tensor:
         """Features (B, D) of the source model, without any prompt."""
@@ -38,13 +38,13 @@ class PromptSpace(Protocol):
 
 
 class TokenSpace(nn.Module):
-    """L learned tokens: between [CLS] and the patches, or wherever else the backbone has them.
+    """L learned tokens: between [CLS] and the patches, or wherever the backbone inserts them.
 
     Args:
         backbone: Must take prompts.
         length: L.
-        distribution: Of the initial value, with the same standard deviation.
-        rng: Draws it.
+        distribution: Distribution of the initial value; both have the same standard deviation.
+        rng: Draws the initial value.
 
     Raises:
         ValueError: If the backbone takes no prompts.
@@ -57,7 +57,7 @@ class TokenSpace(nn.Module):
     ) -> None:
         super().__init__()
         if backbone.prompt_dim is None:
-            raise ValueError("prompt tokens need a backbone that takes them, such as a vision transformer")
+            raise ValueError("prompt tokens need a backbone that takes prompts, such as a vision transformer")
         tokens = torch.empty(length, backbone.prompt_dim)
         std = math.sqrt(2 / (3 * (backbone.patch_size or 1) ** 2 + backbone.prompt_dim))
         if distribution == "uniform":
@@ -96,7 +96,7 @@ class NormSpace(nn.Module):
     """The affine parameters of all norm layers, as one vector of P scalars; for networks without tokens.
 
     Args:
-        backbone: Must have normalisation layers; all else in it is frozen.
+        backbone: Must have normalisation layers; everything else in it is frozen.
 
     Source: DPCore (Zhang et al., ICML 2025), Exp-3 of the component analysis.
     """
@@ -118,12 +118,12 @@ class NormSpace(nn.Module):
                 p.copy_(part.view_as(p))
 
     def embed(self, backbone: Backbone, images: Tensor) -> Embedded | Tensor:
-        """The images themselves: norm layers may stand anywhere."""
+        """Return the images themselves, since norm layers may be anywhere."""
         return images
 
     @torch.no_grad()
     def raw(self, backbone: Backbone, embedded: Embedded | Tensor) -> Tensor:
-        """Features (B, D) under the source's parameters, which are the current ones afterwards."""
+        """Features (B, D) under the source's parameters, which remain set afterwards."""
         assert isinstance(embedded, Tensor)
         self.load(self.source)
         return backbone.encode(backbone.embed(embedded))

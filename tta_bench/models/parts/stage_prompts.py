@@ -1,4 +1,4 @@
-"""Prompts for the stages of a transformer and heads for what becomes of them, as DePT adds them."""
+"""DePT's prompts for the stages of a transformer, and projection heads for their outputs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tta_bench.models.backbones.segformer import SegFormerBackbone
 from tta_bench.models.backbones.vit import ViTBackbone
 from tta_bench.models.parts.adapters import linear_layer
 
-NAME = "stage_prompts"  # of the submodule that a backbone gets
+NAME = "stage_prompts"  # name of the submodule added to a backbone
 
 
 class ProjectionHead(nn.Module):
-    """Cosines of P directions with the output of a perceptron.
+    """Cosines between P directions and the output of a perceptron.
 
     Args:
         dim: Width of the input.
-        width: P, and the width of the hidden layer; the perceptron's output has an eighth of it.
+        width: P, and the width of the hidden layer; the perceptron's output is an eighth as wide.
         rng: Draws the weights.
 
     Source: DINO (Caron et al., ICCV 2021), Sec. 3.1; with two layers, as in repository yhygao/DePT.
@@ -36,7 +36,7 @@ class ProjectionHead(nn.Module):
         self.directions = nn.Parameter(torch.empty(width, bottleneck).normal_(generator=rng))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., D) -> (..., P), in [-1, 1]."""
+        """Map (..., D) to (..., P), in [-1, 1]."""
         return F.normalize(self.mlp(x), dim=-1) @ F.normalize(self.directions, dim=-1).T
 
 
@@ -44,10 +44,10 @@ class StagePrompts(nn.Module):
     """L prompts and a projection head for each stage.
 
     Args:
-        widths: D_1 ... D_S, of the tokens of each stage.
+        widths: D_1 ... D_S, the widths of the tokens of each stage.
         length: L.
-        width: P, directions of a head.
-        rng: Draws the heads, and the prompts (L, D_1 + ... + D_S) uniformly, by Glorot's rule for each stage.
+        width: P, the number of directions of a head.
+        rng: Draws the heads, and the prompts (L, D_1 + ... + D_S) with Glorot's uniform initialisation per stage.
     """
 
     def __init__(self, widths: list[int], length: int, width: int, rng: torch.Generator) -> None:
@@ -64,19 +64,19 @@ class StagePrompts(nn.Module):
 
 
 def add_stage_prompts(backbone: Backbone, stages: int, length: int, width: int, rng: torch.Generator) -> None:
-    """Freeze a transformer but for its classifier, and add trainable prompts and heads, inside the backbone.
+    """Freeze a transformer except for its classifier, and add trainable prompts and heads to the backbone.
 
     Raises:
-        ValueError: If it is no transformer, or a SegFormer with another number of stages.
+        ValueError: If it is not a transformer, or is a SegFormer with another number of stages.
     """
     if isinstance(backbone, ViTBackbone):
         widths, classifier = [backbone.feature_dim] * stages, backbone.vit.head
     elif isinstance(backbone, SegFormerBackbone):
         widths, classifier = backbone.widths, backbone.head.conv_seg
         if stages != len(widths):
-            raise ValueError(f"a SegFormer has {len(widths)} stages to prompt: set stages={len(widths)}")
+            raise ValueError(f"a SegFormer has {len(widths)} stages: set stages={len(widths)}")
     else:
-        raise ValueError("DePT prompts the stages of a network: it needs a vision transformer or a SegFormer")
+        raise ValueError("DePT adds prompts to the stages of a network: it needs a vision transformer or a SegFormer")
     backbone.requires_grad_(False)
     classifier.requires_grad_(True)
     added = StagePrompts(widths, length, width, rng)
@@ -84,26 +84,26 @@ def add_stage_prompts(backbone: Backbone, stages: int, length: int, width: int, 
 
 
 def stage_prompts(backbone: Backbone) -> StagePrompts:
-    """What ``add_stage_prompts`` added."""
+    """The module that ``add_stage_prompts`` added."""
     added = backbone.get_submodule(NAME)
     assert isinstance(added, StagePrompts)
     return added
 
 
 class Prompted(NamedTuple):
-    """A batch seen with the prompts of each stage."""
+    """Encoder outputs of a batch with the prompts of each stage."""
 
-    encoded: Any  # what ``classify`` takes
+    encoded: Any  # input of ``classify``
     features: Tensor  # (B, D), of whole images
-    outputs: list[Tensor]  # (B, L, D_s): what each stage made of its prompts
+    outputs: list[Tensor]  # (B, L, D_s): the prompts at the end of each stage
 
 
 def encode_prompted(backbone: Backbone, images: Tensor) -> Prompted:
-    """Show images (B, C, H, W) in [0, 1] to a network with stage prompts.
+    """Encode images (B, C, H, W) in [0, 1] with stage prompts.
 
-    In a SegFormer prompts are keys and values only, so that a stage makes nothing of them. What they would look at
-    takes its place: the mean over the positions of the stage's map, by the weights of attention without projections
-    (ours). The feature of a whole image is the mean over the positions of the last map.
+    In a SegFormer prompts are only keys and values, so they have no output. It is replaced by what they would attend
+    to: the mean over the positions of the stage's map, weighted by attention without projections (ours). The feature
+    of a whole image is the mean over the positions of the last map.
     """
     embedded, prompts = backbone.embed(images), stage_prompts(backbone)
     if isinstance(backbone, ViTBackbone):
@@ -120,7 +120,7 @@ def encode_prompted(backbone: Backbone, images: Tensor) -> Prompted:
 
 
 def project(backbone: Backbone, seen: Prompted) -> tuple[Tensor, Tensor]:
-    """Features (B, P) by the last stage's head, and outputs (B, S, L, P) by each one's."""
+    """Project features with the last stage's head to (B, P), and outputs with each stage's head to (B, S, L, P)."""
     heads = stage_prompts(backbone).heads
     projected = torch.stack([head(output) for head, output in zip(heads, seen.outputs, strict=True)], dim=1)
     return heads[-1](seen.features), projected

@@ -1,1 +1,1 @@
-"""Architectures of our own and of published CIFAR networks."""
+"""Our own architectures and those of published CIFAR networks."""

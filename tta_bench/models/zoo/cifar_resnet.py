@@ -1,6 +1,6 @@
-"""The small residual networks for 32x32 images, with the parameter names of their published checkpoints.
+"""Small residual networks for 32x32 images, with the parameter names of their published checkpoints.
 
-They are architectures for a model description, for example::
+Use them as the architecture in a model description, for example::
 
     architecture: tta_bench.models.zoo.cifar_resnet:cifar_resnet
     kwargs: {depth: 32}
@@ -30,7 +30,7 @@ def _stage_lengths(depth: int) -> int:
 
 
 class _Block(nn.Module):
-    """Convolution, norm, ReLU, convolution, norm, sum, ReLU; new channels of the shortcut are zeros on both sides."""
+    """Convolution, norm, ReLU, convolution, norm, sum, ReLU; the shortcut is zero-padded on both sides."""
 
     def __init__(self, width_in: int, width: int, stride: int) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class _Block(nn.Module):
 
 
 class _PreActBlock(nn.Module):
-    """Norm and ReLU before each convolution; the shortcut is averaged, and new channels of it are zeros behind."""
+    """Norm and ReLU before each convolution; the shortcut is average-pooled, and zero-padded at the end."""
 
     def __init__(self, width_in: int, width: int, stride: int, groups: int) -> None:
         super().__init__()
@@ -96,14 +96,14 @@ class _PreActCifarResNet(nn.Module):
 
 
 def cifar_resnet(depth: int = 32, num_classes: int = 10) -> nn.Module:
-    """Residual network with batch norm and shortcuts without parameters (option A).
+    """Residual network with batch norm and parameter-free shortcuts (option A).
 
     Args:
         depth: 6n + 2.
         num_classes: K.
 
     Raises:
-        ValueError: If the depth is another number.
+        ValueError: If the depth is not of this form.
 
     Source: He et al., CVPR 2016, Sec. 4.2; weights as in repository akamaster/pytorch_resnet_cifar10.
     """
@@ -111,7 +111,7 @@ def cifar_resnet(depth: int = 32, num_classes: int = 10) -> nn.Module:
 
 
 def preact_cifar_resnet(depth: int = 26, num_classes: int = 10, groups: int = 8) -> nn.Module:
-    """Residual network with pre-activation and group norm, as test-time training uses it.
+    """Residual network with pre-activation and group norm, as used in test-time training.
 
     Args:
         depth: 6n + 2.
@@ -119,7 +119,7 @@ def preact_cifar_resnet(depth: int = 26, num_classes: int = 10, groups: int = 8)
         groups: Groups of each norm.
 
     Raises:
-        ValueError: If the depth is another number.
+        ValueError: If the depth is not of this form.
 
     Source: He et al., ECCV 2016; Sun et al., ICML 2020, Sec. 3; weights as in repository zhangmarvin/memo.
     """

@@ -1,4 +1,4 @@
-"""The architecture behind shapes_c: a small timm ViT whose patch embedding is a short convolutional stem."""
+"""The architecture for shapes_c: a small timm ViT whose patch embedding is a short convolutional stem."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STEM_WIDTHS = (32, 64, 96, 128)  # each stage halves the resolution: 64x64 pixel
 
 
 def _stem() -> nn.Sequential:
-    """Convolutions with He's initialisation; with torch's default the training hardly leaves its first plateau."""
+    """Convolutions with He initialisation; with torch's default, training hardly leaves its first plateau."""
     layers: list[nn.Module] = []
     for width_in, width in zip((3, *STEM_WIDTHS), STEM_WIDTHS, strict=False):
         layer = nn.Conv2d(width_in, width, kernel_size=3, stride=2, padding=1)
@@ -29,8 +29,8 @@ def _stem() -> nn.Sequential:
 def shapes_vit(pretrained: bool = False, **kwargs: Any) -> VisionTransformer:
     """ViT for 64x64 images: 16 tokens of width 128, 4 blocks, 4 heads; about 1 million parameters.
 
-    A convolutional stem learns shapes in minutes on a CPU where a linear patch embedding needs hours, and it lies
-    in the part of the network that is computed once per batch while a prompt is learned.
+    A convolutional stem learns shapes in minutes on a CPU where a linear patch embedding needs hours, and it is in
+    the part of the network that is computed only once per batch while a prompt is learned.
 
     Args:
         pretrained: Must be False: the weights are loaded by ``load_model``.
@@ -45,5 +45,5 @@ def shapes_vit(pretrained: bool = False, **kwargs: Any) -> VisionTransformer:
     embed = partial(HybridEmbed, backbone=stem, proj=False)
     settings = {"img_size": 64, "patch_size": 1, "num_classes": 10, "embed_dim": STEM_WIDTHS[-1], "depth": 4}
     vit = VisionTransformer(**{**settings, "num_heads": 4, "embed_layer": embed, **kwargs})
-    stem.load_state_dict(initial)  # the transformer's own initialisation reaches into it
+    stem.load_state_dict(initial)  # undo the initialisation by the transformer
     return vit
