@@ -8,9 +8,13 @@ import os
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID")
 
 
-def is_worker() -> bool:
-    """Whether another process leads this run: then this one adapts along, and writes and prints nothing."""
-    return any(os.environ.get(name, "0") not in ("", "0") for name in RANK_VARIABLES)
+def is_worker(devices: object) -> bool:
+    """Whether another process leads this run: then this one adapts along, and writes and prints nothing.
+
+    A run on one device is always its own leader: the rank is then that of a task of the cluster's, not of this run.
+    """
+    ranks = (os.environ.get(name, "0") for name in RANK_VARIABLES)
+    return not is_single_device(devices) and any(rank not in ("", "0") for rank in ranks)
 
 
 def is_single_device(devices: object) -> bool:

@@ -40,8 +40,14 @@ Cfg = Annotated[bool, typer.Option("--cfg", help="Print the composed configurati
 
 
 @app.command()
-def bench(words: Words = None, cfg: Cfg = False) -> None:
+def bench(
+    words: Words = None,
+    cfg: Cfg = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the runs with their estimated costs")] = False,
+) -> None:
     """Run several methods on the same stream and compare them.
+
+    `shard=3/16` runs the third of sixteen parts, which take about equally long.
 
     For example:
 
@@ -55,10 +61,16 @@ def bench(words: Words = None, cfg: Cfg = False) -> None:
         from tta_bench.experiments.bench import make_plan
 
         if cfg:
-            _print_configurations(make_plan(words or []).compose())
+            _print_configurations(make_plan(words or []).jobs())
+            return
+        if dry_run:
+            from tta_bench.experiments.costs import jobs_table
+
+            console.print(jobs_table(make_plan(words or []).jobs()))
             return
         results = run_bench(words or [], console)
-        _print_tables(results)
+        if results:
+            _print_tables(results)
     if any(result["status"] != "done" for result in results):
         raise typer.Exit(1)
 
@@ -89,14 +101,16 @@ def run(
             key, _, output = (words or ["output=runs"])[0].partition("=")
             if key != "output" or not output or len(words or []) > 1 or cfg:
                 raise ValueError("--from accepts only output=FOLDER: everything else comes from the run's own files")
-            result = repeat(from_, output).execute(console)
+            job = repeat(from_, output)
         else:
             composed = compose_run(words or [])
             if cfg:
                 _print_configurations([composed])
                 return
-            result = Run(composed).execute(console)
-        if not is_worker():
+            job = Run(composed)
+        console.quiet = is_worker(job.config.trainer.devices)
+        result = job.execute(console)
+        if not console.quiet:
             _print_tables([result])
     if result["status"] != "done":
         complain("failed", str(result["error"]))
@@ -132,10 +146,14 @@ def reproduce(
 
         plan = make_plan(name, words or [])
         if dry_run:
-            for job in distinct(plan.composed().values()).values():
+            from tta_bench.experiments.costs import share
+
+            for job in share(list(distinct(plan.composed().values()).values()), plan.launch.shard):
                 typer.echo(shlex.join(["tta-bench", "run", *map(str, job.words)]))
             return
         done = run_table(plan, console)
+        if done is None:
+            return
         print_report(done, console)
         files = write_report(done)
         say(console, f"Also written to {', '.join(files)}")
@@ -169,6 +187,8 @@ def tune(
         from tta_bench.experiments.tune import tune as run_grid
 
         done = run_grid(make_tuning(words or [], grid or []), console)
+        if done is None:
+            return
         console.print(tuning_table(done))
         say(console, write_tuned(done, output))
 

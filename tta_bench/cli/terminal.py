@@ -16,7 +16,6 @@ from typer.core import TyperGroup
 
 from tta_bench.console import say
 from tta_bench.files import WriteError
-from tta_bench.ranks import is_worker
 
 Words = Annotated[
     list[str] | None,
@@ -43,7 +42,7 @@ def _replaced(error: UnicodeError) -> tuple[str, int]:
     return "".join(REPLACEMENTS.get(char, "?") for char in error.object[error.start : error.end]), error.end
 
 
-console = Console(quiet=is_worker())
+console = Console()
 errors = Console(stderr=True)
 
 

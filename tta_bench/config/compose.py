@@ -17,6 +17,7 @@ from hydra_zen import instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from tta_bench.config.launch import KEYS, Launch, Shard
 from tta_bench.config.registry import (
     SEGMENTATION,
     config_folder,
@@ -33,6 +34,7 @@ __all__ = [
     "GROUPS",
     "Composed",
     "build",
+    "compose_launch",
     "compose_run",
     "compose_runs",
     "compose_stream",
@@ -79,6 +81,9 @@ def compose_runs(runs: Iterable[Words]) -> list[Composed]:
     found = []
     for words in runs:
         overrides = read_words(words)
+        for word in overrides:
+            if word.key.partition(".")[0] in KEYS:
+                raise ConfigError(f"{word} is for several runs: bench, reproduce and tune take it")
         found.append(_compose("run", [*_usual(overrides), *register_classes(overrides)], overrides, known))
     return found
 
@@ -93,6 +98,25 @@ def compose_stream(words: Words) -> Composed:
     overrides = read_words(words)
     usual = [word for word in _usual(overrides) if word.key != "model"]
     return _compose("stream", [*usual, *overrides], overrides, {})
+
+
+def compose_launch(words: Words) -> tuple[Launch, tuple[Override, ...]]:
+    """Compose ``configs/launch.yaml`` with those of the words that are about it.
+
+    Returns:
+        How the runs are started, and the words of the runs.
+
+    Raises:
+        ConfigError: As :func:`compose_run`.
+    """
+    register_light()
+    overrides = read_words(words)
+    own = [word for word in overrides if word.key.partition(".")[0] in KEYS]
+    rest = tuple(word for word in overrides if word not in own)
+    in_folder = [word for word in overrides if word.key == "config_dir"]
+    config = _compose("launch", own, (), {}, user_folder(in_folder)).config
+    shard = None if config.shard is None else Shard.read(config.shard)
+    return Launch(build(config.launcher), shard), rest
 
 
 def _usual(overrides: Sequence[Override]) -> list[Override]:
@@ -115,9 +139,13 @@ def options(group: str, folder: Path | None = None) -> list[str]:
 
 
 def _compose(
-    name: str, overrides: Sequence[Override], words: tuple[Override, ...], known: dict[tuple[Any, ...], Composed]
+    name: str,
+    overrides: Sequence[Override],
+    words: tuple[Override, ...],
+    known: dict[tuple[Any, ...], Composed],
+    folder: Path | None = None,
 ) -> Composed:
-    folder = user_folder(overrides)
+    folder = folder or user_folder(overrides)
     chosen = {word.key: word for word in overrides if word.chooses}
     for word in chosen.values():
         _check_options(word, folder)

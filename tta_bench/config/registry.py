@@ -12,6 +12,7 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from hydra_zen import builds
 
+from tta_bench.config.launch import LocalLauncher
 from tta_bench.config.words import ConfigError, Override
 from tta_bench.datasets.classification.cifar_c import cifar10_c, cifar100_c
 from tta_bench.datasets.classification.corrupted import corrupted
@@ -47,6 +48,7 @@ DATASETS: dict[str, Callable[..., Any]] = {
     "cityscapes": cityscapes,
     "segmentation_folder": segmentation_folder,
 }
+LAUNCHERS: dict[str, type] = {"local": LocalLauncher}
 
 
 def config_folder() -> Path:
@@ -58,7 +60,7 @@ def config_folder() -> Path:
 
 @cache
 def register_light() -> None:
-    """Register settings and data sets: all that a stream needs, without torch."""
+    """Register settings and data sets, all that a stream needs, and launchers, without torch."""
     store = ConfigStore.instance()
     for name, (kind, values) in {**{kind: (kind, {}) for kind in KINDS}, **PRESETS}.items():
         own = {
@@ -69,6 +71,8 @@ def register_light() -> None:
         store.store(group="setting", name=name, node={"kind": kind, **own, "rounds": 1, "order": None, **values})
     for name, make in DATASETS.items():
         store.store(group="dataset", name=name, node=builds(make, populate_full_signature=True))
+    for name, launcher in LAUNCHERS.items():
+        store.store(group="launcher", name=name, node=builds(launcher, populate_full_signature=True))
 
 
 @cache

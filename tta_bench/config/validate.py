@@ -37,8 +37,9 @@ RUN_KEYS: dict[str, Any] = {
     "resume": Literal["auto", "never"],
     "checkpoint_every": Positive | None,
     "checkpoint_seconds": Annotated[float, Field(ge=0)] | None,
+    "shard": str | None,
 }
-"""The run's own keys. Those of a node have the types of its target's signature."""
+"""The run's own keys, and those of a launch. Those of a node have the types of its target's signature."""
 STREAM_KEYS: dict[str, Any] = {"rounds": Positive, "order": str | list[str] | None}
 """What every setting takes beside the parameters of its kind."""
 SAID = {

@@ -11,7 +11,7 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
-GROUPS = ("setting", "dataset", "model", "trainer", "logger", "callbacks", "method", "tuned")
+GROUPS = ("setting", "dataset", "model", "trainer", "logger", "callbacks", "method", "tuned", "launcher")
 
 
 class ConfigError(ValueError):

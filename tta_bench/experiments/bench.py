@@ -9,12 +9,14 @@ from typing import Any
 
 from rich.console import Console
 
-from tta_bench.config.compose import Composed, compose_runs, options, plain
+from tta_bench.config.compose import Composed, compose_launch, compose_runs, options, plain
+from tta_bench.config.launch import ONE_BY_ONE, Launch
 from tta_bench.config.registry import SEGMENTATION, register_all
 from tta_bench.config.request import read_request
 from tta_bench.config.user_folder import user_folder
-from tta_bench.config.words import ConfigError, Override, Words, read_words, value_of, word_for
+from tta_bench.config.words import ConfigError, Override, Words, value_of, word_for
 from tta_bench.console import say
+from tta_bench.experiments.costs import share
 from tta_bench.experiments.jobs import run_jobs
 from tta_bench.loggers.wandb_compare import compare_bench
 from tta_bench.methods import METHODS
@@ -32,12 +34,13 @@ NOT_IN_ALL = {
 
 @dataclass(frozen=True)
 class BenchPlan:
-    """What a bench runs: every method with every seed, with common and method-specific words."""
+    """What a bench runs: every method with every seed, with common and method-specific words, and how."""
 
     methods: tuple[str, ...]
     seeds: tuple[int, ...]
     common: tuple[Override, ...]
     own: Mapping[str, tuple[Override, ...]]
+    launch: Launch = ONE_BY_ONE
 
     def words(self, method: str, seed: int) -> tuple[Override, ...]:
         """The words that compose one run."""
@@ -52,6 +55,14 @@ class BenchPlan:
         """
         return compose_runs(self.words(method, seed) for seed in self.seeds for method in self.methods)
 
+    def jobs(self) -> list[Composed]:
+        """The runs of the shard; without one, all of them.
+
+        Raises:
+            ConfigError: If a word is wrong.
+        """
+        return share(self.compose(), self.launch.shard)
+
 
 def make_plan(words: Words) -> BenchPlan:
     """Read ``methods=[source,tent]`` or ``methods=all``, ``seeds=[0,1]``, ``tent.lr=0.01`` and words for all runs.
@@ -60,7 +71,7 @@ def make_plan(words: Words) -> BenchPlan:
         ConfigError: If a word is none of these.
     """
     register_all()
-    overrides = read_words(words)
+    launch, overrides = compose_launch(words)
     asked = value_of(overrides, "methods") or ()
     named = [_short(str(name)) for name in (asked if isinstance(asked, list) else [asked])]
     known = {*options("method", user_folder(overrides)), *named}
@@ -77,7 +88,7 @@ def make_plan(words: Words) -> BenchPlan:
         if word.key.startswith("method."):
             example = f"{_short(methods[-1])}.{word.key.removeprefix('method.')}={word.text}"
             raise ConfigError(f"{word}: bench runs several methods; name the one it is for, for example {example}")
-    return BenchPlan(methods, request.seeds or (0,), request.common, request.own)
+    return BenchPlan(methods, request.seeds or (0,), request.common, request.own, launch)
 
 
 def _all_methods(dataset: str | None) -> tuple[str, ...]:
@@ -117,7 +128,11 @@ def bench(words: Words, console: Console) -> list[dict[str, Any]]:
     Raises:
         ConfigError: If the words are wrong; in that case nothing has run.
     """
-    jobs = make_plan(words).compose()
+    plan = make_plan(words)
+    jobs = plan.jobs()
+    if not jobs:
+        say(console, f"shard {plan.launch.shard} holds no run")
+        return []
     if told := tables_apart(jobs):
         say(console, told, "yellow")
     results = run_jobs(jobs, console)

@@ -11,9 +11,11 @@ from typing import Any
 from rich.console import Console
 
 from tta_bench.config.compose import Composed, plain
+from tta_bench.config.launch import Shard
 from tta_bench.console import say
 from tta_bench.datasets.base import DomainDataset
 from tta_bench.experiments.apart import run_apart
+from tta_bench.experiments.costs import common_words, share
 from tta_bench.experiments.run import Run, build_method
 from tta_bench.experiments.source_cache import check_source
 from tta_bench.ranks import is_launched, is_single_device
@@ -43,7 +45,7 @@ def run_jobs(jobs: Sequence[Composed], console: Console) -> list[dict[str, Any]]
     opened: dict[str, DomainDataset] = {}  # every run sees the same images, rendered once
     results: list[dict[str, Any]] = []
     first: dict[str, Any] = {}
-    shared = set.intersection(*(set(job.words) for job in jobs)) if len(jobs) > 1 else set()
+    shared = common_words(jobs)
     for number, job in enumerate(jobs, start=1):
         run = None
         say(console, f"run {number} of {len(jobs)}: {' '.join(str(w) for w in job.words if w not in shared)}", "dim")
@@ -64,6 +66,21 @@ def run_jobs(jobs: Sequence[Composed], console: Console) -> list[dict[str, Any]]
         if results[-1]["status"] == "failed":
             say(console, f"{job.choices['method']} seed {job.config.seed} failed: {results[-1]['error']}", "bold red")
     return results
+
+
+def run_shard(jobs: Sequence[Composed], shard: Shard, console: Console) -> None:
+    """Run a part of the jobs, for a table that needs the others as well.
+
+    Raises:
+        ValueError: As :func:`run_jobs`.
+    """
+    results = run_jobs(share(jobs, shard), console)
+    done = sum(result["status"] == "done" for result in results)
+    say(
+        console,
+        f"shard {shard}: {done} of {len(results)} runs are done; when all shards are, the same command without shard= "
+        "shows the table",
+    )
 
 
 def _announce_failures(jobs: Sequence[Composed], run: Run, console: Console) -> None:

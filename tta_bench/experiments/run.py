@@ -46,7 +46,7 @@ from tta_bench.methods.base import TTAMethod
 from tta_bench.models.backbones.base import Backbone
 from tta_bench.models.loading.segformer import load_segformer, require_mmseg
 from tta_bench.quiet import quiet_lightning
-from tta_bench.ranks import is_launched, is_single_device, is_worker
+from tta_bench.ranks import is_single_device, is_worker
 from tta_bench.results.identity import config_hash, identity
 from tta_bench.results.run_folder import SCHEMA, whole_rows, write_result
 from tta_bench.results.visits import visit_summary
@@ -140,7 +140,7 @@ class Run:
                 [monitor, *policies, *own, progress, RankAgreement(monitor), self.forgetting, checkpoint]
             )
 
-        if is_worker():
+        if is_worker(self.config.trainer.devices):
             return self._adapt_along(trainer(), checkpoint)
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -266,8 +266,10 @@ class Run:
         try:
             if not is_single_device(settings["devices"]):  # notice within a minute that a rank has died
                 settings["strategy"] = DDPStrategy(timeout=timedelta(minutes=1))
-            elif not is_launched():  # otherwise the tasks of a cluster job would be taken for ranks
-                settings["plugins"] = [LightningEnvironment()]
+            else:  # otherwise Lightning would take the tasks of a cluster job for ranks of this run
+                environment = LightningEnvironment()
+                environment.set_global_rank(0)
+                settings["plugins"] = [environment]
             return L.Trainer(
                 **settings,
                 inference_mode=False,

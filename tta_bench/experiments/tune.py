@@ -19,14 +19,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tta_bench.config.compose import Composed, build, compose_run, compose_runs, plain, require
+from tta_bench.config.compose import Composed, build, compose_launch, compose_run, compose_runs, plain, require
+from tta_bench.config.launch import ONE_BY_ONE, Launch
 from tta_bench.config.registry import SEGMENTATION
 from tta_bench.config.request import seeds_of
 from tta_bench.config.user_folder import user_folder
 from tta_bench.config.words import ConfigError, Override, Words, read_word, read_words, word_for
 from tta_bench.datasets.corruptions import VALIDATION
 from tta_bench.datasets.corruptions.names import corruption_and_severity
-from tta_bench.experiments.jobs import run_jobs
+from tta_bench.experiments.jobs import run_jobs, run_shard
 from tta_bench.files import writing
 from tta_bench.methods import METHODS
 from tta_bench.results.identity import NOT_IDENTITY
@@ -49,6 +50,7 @@ class Tuning:
         method: Name of the method.
         dataset: Name of the data set that the values are for.
         untuned: What the values that hold without tuning are: ``published``, or ``default`` of a class of the user's.
+        launch: How the runs are started.
     """
 
     base: tuple[Override, ...]
@@ -58,6 +60,7 @@ class Tuning:
     method: str
     dataset: str
     untuned: str = "published"
+    launch: Launch = ONE_BY_ONE
 
     def jobs(self) -> list[Composed]:
         """Every candidate with every seed."""
@@ -113,7 +116,7 @@ def make_tuning(words: Words, grid: Sequence[str] = ()) -> Tuning:
     Raises:
         ConfigError: If a word is wrong, or names what is not for choosing: a test corruption or the test split.
     """
-    overrides = read_words(words)
+    launch, overrides = compose_launch(words)
     values = {word.key: word.value for word in overrides}
     if "method" not in values and "method._target_" not in values:
         raise ConfigError("say which method to tune, for example method=tent")
@@ -130,7 +133,7 @@ def make_tuning(words: Words, grid: Sequence[str] = ()) -> Tuning:
     candidates = _candidates(composed, _read_grid(grid))
     method = composed.choices["method"]
     untuned = "published" if get_target(composed.config.method) in METHODS.values() else "default"
-    return Tuning(base, user, candidates, seeds, method, dataset, untuned)
+    return Tuning(base, user, candidates, seeds, method, dataset, untuned, launch)
 
 
 def _on_validation_data(values: Mapping[str, Any], words: Sequence[Override]) -> tuple[Override, ...]:
@@ -190,8 +193,11 @@ def _text(candidate: Values) -> str:
     return " ".join(map(str, _words(candidate)))
 
 
-def tune(tuning: Tuning, console: Console) -> Tuned:
+def tune(tuning: Tuning, console: Console) -> Tuned | None:
     """Run every candidate that has not been run.
+
+    Returns:
+        What the grid gave; None if only a shard of its runs was asked for.
 
     Raises:
         ConfigError: If the data hold a domain that methods are compared on; nothing has run then.
@@ -199,6 +205,9 @@ def tune(tuning: Tuning, console: Console) -> Tuned:
     """
     jobs = tuning.jobs()
     _refuse_others(build(jobs[0].config.dataset).domains, "the data show")
+    if tuning.launch.shard is not None:
+        run_shard(jobs, tuning.launch.shard, console)
+        return None
     results = run_jobs(jobs, console)
     n = len(tuning.seeds)
     by_candidate = [results[k : k + n] for k in range(0, len(results), n)]

@@ -12,12 +12,13 @@ from typing import Any
 
 from rich.console import Console
 
-from tta_bench.config.compose import Composed, build, compose_runs, plain, require
+from tta_bench.config.compose import Composed, build, compose_launch, compose_runs, plain, require
+from tta_bench.config.launch import ONE_BY_ONE, Launch
 from tta_bench.config.registry import SEGMENTATION, register_all
 from tta_bench.config.request import read_request
 from tta_bench.config.validate import MISSING
 from tta_bench.config.words import ConfigError, Override, Words, value_of, word_for
-from tta_bench.experiments.jobs import run_jobs
+from tta_bench.experiments.jobs import run_jobs, run_shard
 from tta_bench.paper.measures import MEASURES
 from tta_bench.paper.tables import PaperColumn, PaperRow, PaperTable, load_table
 from tta_bench.report.intervals import Spread, spread
@@ -34,11 +35,13 @@ class TablePlan:
         table: The table, its rows and seeds those that were asked for.
         common: The user's words for all runs.
         own: The user's words for the rows of a method, by its name.
+        launch: How the runs are started.
     """
 
     table: PaperTable
     common: RunWords = ()
     own: Mapping[str, RunWords] = field(default_factory=dict)
+    launch: Launch = ONE_BY_ONE
 
     @cached_property
     def dataset(self) -> str:
@@ -93,13 +96,14 @@ def make_plan(name: str, words: Words = ()) -> TablePlan:
     register_all()
     table = load_table(name)
     rows = table.rows
+    launch, words = compose_launch(words)
     request = read_request(words, lambda first: any(_reaches(first, row) for row in rows), command=name)
     if request.seeds is not None:
         table = replace(table, seeds=request.seeds)
     if request.methods is not None:
         table = replace(table, rows=_rows(table, request.methods))
     _refuse_fixed(table, [*request.common, *itertools.chain(*request.own.values())])
-    plan = TablePlan(table, request.common, request.own)
+    plan = TablePlan(table, request.common, request.own, launch)
     _refuse_another_task(plan)
     return plan
 
@@ -227,8 +231,11 @@ class Reproduction:
         return RunRecord(result) if result["status"] == "done" else None
 
 
-def reproduce(plan: TablePlan, console: Console) -> Reproduction:
+def reproduce(plan: TablePlan, console: Console) -> Reproduction | None:
     """Run what is missing.
+
+    Returns:
+        The table; None if only a shard of its runs was asked for.
 
     Raises:
         ConfigError: If a word is wrong; nothing has run then.
@@ -238,6 +245,9 @@ def reproduce(plan: TablePlan, console: Console) -> Reproduction:
     composed = plan.composed()
     _require(plan, next(iter(composed.values())))
     needed = distinct(composed.values())
+    if plan.launch.shard is not None:
+        run_shard(list(needed.values()), plan.launch.shard, console)
+        return None
     done = dict(zip(needed, run_jobs(list(needed.values()), console), strict=True))
     job = next(iter(composed.values()))
     return Reproduction(

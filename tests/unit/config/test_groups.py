@@ -198,8 +198,15 @@ class TestWhileTheTrainerIsBuilt:
     @pytest.mark.parametrize(
         "variables",
         [
-            {"SLURM_NTASKS": "4", "SLURM_JOB_ID": "1", "SLURM_JOB_NAME": "job", "SLURM_PROCID": "0"},
-            {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "4", "MASTER_ADDR": "nowhere", "MASTER_PORT": "1"},
+            {"SLURM_NTASKS": "4", "SLURM_JOB_ID": "1", "SLURM_JOB_NAME": "job", "SLURM_PROCID": "3"},
+            {
+                "TORCHELASTIC_RUN_ID": "none",
+                "RANK": "1",
+                "LOCAL_RANK": "1",
+                "WORLD_SIZE": "4",
+                "MASTER_ADDR": "nowhere",
+                "MASTER_PORT": "1",
+            },
             {"LSB_JOBID": "1", "LSB_DJOB_RANKFILE": "/no/where", "JSM_NAMESPACE_LOCAL_RANK": "1"},
             {"KUBERNETES_PORT": "1", "MASTER_ADDR": "nowhere", "MASTER_PORT": "1", "WORLD_SIZE": "4"},
         ],

@@ -1,0 +1,85 @@
+"""How the runs of a bench are started: by whom, how many at once, and which share of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, TypeVar
+
+from pydantic import Field
+
+from tta_bench.config.words import ConfigError
+
+T = TypeVar("T")
+Positive = Annotated[int, Field(ge=1)]
+KEYS = ("launcher", "shard")
+"""What a bench, a table and a grid take in addition to the keys of a run."""
+
+
+@dataclass(frozen=True)
+class LocalLauncher:
+    """Runs on this machine.
+
+    Attributes:
+        workers: Number of runs at once, each in a process of its own if there are several.
+    """
+
+    workers: Positive = 1
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One of several equal parts of a list.
+
+    Attributes:
+        number: Which part, from 1 on.
+        count: Number of parts.
+    """
+
+    number: int
+    count: int
+
+    @classmethod
+    def read(cls, text: str) -> Shard:
+        """Read ``3/16``.
+
+        Raises:
+            ConfigError: If it is not a part of a whole.
+        """
+        found = re.fullmatch(r"(\d+)/(\d+)", text)
+        number, count = map(int, found.groups()) if found else (0, 0)
+        if not 1 <= number <= count:
+            raise ConfigError(
+                f"shard={text}: write which part of how many, for example shard=3/16 (from 1/16 to 16/16)"
+            )
+        return cls(number, count)
+
+    def of(self, items: Sequence[T]) -> list[T]:
+        """This part of the items: every ``count``-th.
+
+        Example:
+            >>> Shard(2, 3).of("abcdefg")
+            ['b', 'e']
+        """
+        return list(items[self.number - 1 :: self.count])
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How runs are started.
+
+    Attributes:
+        launcher: By whom.
+        shard: Which part of the runs; None means all.
+    """
+
+    launcher: LocalLauncher = LocalLauncher()
+    shard: Shard | None = None
+
+
+ONE_BY_ONE = Launch()
+"""All runs, in this process."""
