@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,10 +24,16 @@ Words = Annotated[
 ]
 REPLACEMENTS = {"–": "-", "—": "-", "±": "~", "·": "|", "…": "."}
 """One-character replacements for characters that the terminal's encoding lacks, so that tables stay aligned."""
+UsageError: Any = typer.BadParameter.__base__
+"""Raised for a wrong option or argument. Old versions of Typer have it from Click, new ones from a private module."""
 
 
 class Program(TyperGroup):
-    """The command group; characters that the terminal cannot encode are replaced instead of raising an error."""
+    """The command group.
+
+    Characters that the terminal cannot encode are replaced instead of raising an error; a wrong option or argument is
+    one sentence with an example.
+    """
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run a command."""
@@ -35,6 +42,25 @@ class Program(TyperGroup):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="tta_bench.replace")
         return super().main(*args, **kwargs)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Parse and run a subcommand."""
+        try:
+            return super().invoke(ctx)
+        except UsageError as error:
+            if type(error).__name__ == "NoArgsIsHelpError":  # the help of a group of commands, as if asked for
+                raise
+            complain("error", _with_example(error, error.ctx or ctx))
+            raise typer.Exit(2) from error
+
+
+def _with_example(error: Any, ctx: Any) -> str:
+    """What is wrong with a call, and the first example in the help of the command."""
+    message = " ".join(error.format_message().split())
+    message = f"{message[0].lower()}{message[1:]}".rstrip(".")
+    example = re.search(r"`(tta-bench [^`]+)`", ctx.command.help or "")
+    hint = f"For example: {' '.join(example[1].split())}" if example else f"See {ctx.command_path} --help"
+    return f"{message}{'' if message.endswith('?') else '.'} {hint}"
 
 
 def _replaced(error: UnicodeError) -> tuple[str, int]:
