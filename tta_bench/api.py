@@ -167,7 +167,7 @@ def run(*words: str, quiet: bool = False, **values: Any) -> RunRecord:
         >>> record.mean_error  # doctest: +SKIP
         45.2
     """
-    from tta_bench.experiments.jobs import execute
+    from tta_bench.experiments.launchers.worker import execute
     from tta_bench.experiments.run import Run
 
     job = Run(compose_run(_words(words, values)))

@@ -135,7 +135,7 @@ def bench(words: Words, console: Console) -> list[dict[str, Any]]:
         return []
     if told := tables_apart(jobs):
         say(console, told, "yellow")
-    results = run_jobs(jobs, console)
+    results = run_jobs(jobs, console, plan.launch)
     results = [with_source_error(result, results) for result in results]
     compare_bench(results, jobs[0].config.logger.get("wandb"), console)
     return results

@@ -23,6 +23,7 @@ from tta_bench.datasets.files.class_folders import ImageFiles
 from tta_bench.experiments.bench import make_plan
 from tta_bench.experiments.known_protocols import Count, describe_protocol, mean_error
 from tta_bench.experiments.memory_estimate import estimate_memory
+from tta_bench.experiments.opened import Opened
 from tta_bench.experiments.run import Run
 from tta_bench.experiments.source_cache import check_source
 from tta_bench.files import free_space
@@ -178,7 +179,7 @@ def _archives(job: Composed, domains: DomainDataset) -> Iterator[Check]:
 
 
 def _model(job: Composed, domains: DomainDataset, runs: list[Run]) -> Iterator[Check]:
-    run = Run(job, domains)
+    run = Run(job, Opened().keep(job.config.dataset, domains))
     backbone = run.backbone
     size = f"images of {backbone.image_size}" if backbone.image_size else "images of any size"
     parameters = f"{sum(p.numel() for p in backbone.parameters()) / 1e6:.1f} million parameters"
@@ -262,7 +263,8 @@ def _error(name: str, counts: dict[str, Count], guess: float, state: State) -> C
 
 def _method(job: Composed, domains: DomainDataset) -> Iterator[Check]:
     """Whether a method can run here, and its approximate memory use."""
-    name, run = job.choices["method"], Run(job, domains)
+    name = job.choices["method"]
+    run = Run(job, Opened().keep(job.config.dataset, domains))
     check_source(run.method, domains)
     image = _prepared(run, [domains.load(domains.domains[0], 0)])
     batch_size = int(job.config.setting.get("batch_size", 1))

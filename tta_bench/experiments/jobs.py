@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
-import copy
-import json
-import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 
-from tta_bench.config.compose import Composed, plain
-from tta_bench.config.launch import Shard
+from tta_bench.config.compose import Composed
+from tta_bench.config.launch import ONE_BY_ONE, Launch, LocalLauncher, Shard
+from tta_bench.config.words import ConfigError
 from tta_bench.console import say
-from tta_bench.datasets.base import DomainDataset
-from tta_bench.experiments.apart import run_apart
 from tta_bench.experiments.costs import common_words, share
-from tta_bench.experiments.run import Run, build_method
-from tta_bench.experiments.source_cache import check_source
-from tta_bench.ranks import is_launched, is_single_device
+from tta_bench.experiments.launchers.worker import Worker
+from tta_bench.experiments.resume import BusyError
+
+POLL = 2.0  # seconds between two looks at a run that another process holds
 
 
-def run_jobs(jobs: Sequence[Composed], console: Console) -> list[dict[str, Any]]:
+def run_jobs(jobs: Sequence[Composed], console: Console, launch: Launch = ONE_BY_ONE) -> list[dict[str, Any]]:
     """Run all jobs that are not finished yet.
 
     Invalid configurations are refused before the first run starts. After that, a failed run never stops the others; a
     method that does not work with the model or the data is reported before the first run starts, and fails when it is
-    run.
+    run. A run that another process holds comes last: by then it is finished, or this process continues it.
 
     Args:
         jobs: The configurations, in the order in which they run.
         console: Where progress and failures are printed.
+        launch: Where and how many at once they run.
 
     Returns:
         The results in the order of the jobs, in the form of ``result.json``, with the run's ``folder``. A run that
@@ -42,70 +41,55 @@ def run_jobs(jobs: Sequence[Composed], console: Console) -> list[dict[str, Any]]
         WriteError: If the files of a run cannot be written.
         Interrupted: After a SIGTERM or SIGINT.
     """
-    opened: dict[str, DomainDataset] = {}  # every run sees the same images, rendered once
-    results: list[dict[str, Any]] = []
-    first: dict[str, Any] = {}
-    shared = common_words(jobs)
-    for number, job in enumerate(jobs, start=1):
-        run = None
-        say(console, f"run {number} of {len(jobs)}: {' '.join(str(w) for w in job.words if w not in shared)}", "dim")
+    if launch.launcher == LocalLauncher(workers=1):
+        return _one_by_one(jobs, console)
+    raise ConfigError("launcher.workers: runs come one after the other so far")
+
+
+def _one_by_one(jobs: Sequence[Composed], console: Console) -> list[dict[str, Any]]:
+    worker, shared = Worker(), common_words(jobs)
+    survey = worker.survey(jobs)
+    for warning in survey.warnings:
+        say(console, warning, "yellow")
+    results: dict[int, dict[str, Any]] = {}
+    waiting, held = list(range(len(jobs))), set()
+    while waiting:
+        number = waiting.pop(0)
+        job = jobs[number]
+        if number not in held:
+            words = " ".join(str(word) for word in job.words if word not in shared)
+            say(console, f"run {number + 1} of {len(jobs)}: {words}", "dim")
         try:
-            key = str(plain(job.config.dataset))
-            run = Run(job, opened.get(key))
-            opened[key] = run.domains
-            if not first:
-                _announce_failures(jobs, run, console)
-                first = run.header()
-            results.append(execute(run, console))
-        except (ValueError, FileNotFoundError) as error:
-            if not first:
-                raise
-            known = run.header() if run else {**first, **job.choices, "seed": job.config.seed}
-            known |= {"config": plain(job.config), "status": "failed", "error": str(error)}
-            results.append(known)
-        if results[-1]["status"] == "failed":
-            say(console, f"{job.choices['method']} seed {job.config.seed} failed: {results[-1]['error']}", "bold red")
-    return results
+            result = survey.complete(worker.run(job, console))
+        except BusyError:
+            if number not in held:
+                say(console, f"{_title(job)}: another process is running it; it comes at the end", "dim")
+            held.add(number)
+            waiting.append(number)
+            if held.issuperset(waiting):
+                time.sleep(POLL)
+            continue
+        results[number] = result
+        if result["status"] == "failed":
+            say(console, f"{_title(job)} failed: {result['error']}", "bold red")
+    return [results[number] for number in range(len(jobs))]
 
 
-def run_shard(jobs: Sequence[Composed], shard: Shard, console: Console) -> None:
+def _title(job: Composed) -> str:
+    return f"{job.choices['method']} seed {job.config.seed}"
+
+
+def run_shard(jobs: Sequence[Composed], console: Console, shard: Shard, launch: Launch) -> None:
     """Run a part of the jobs, for a table that needs the others as well.
 
     Raises:
         ValueError: As :func:`run_jobs`.
     """
-    results = run_jobs(share(jobs, shard), console)
+    mine = share(jobs, shard)
+    results = run_jobs(mine, console, launch) if mine else []
     done = sum(result["status"] == "done" for result in results)
     say(
         console,
         f"shard {shard}: {done} of {len(results)} runs are done; when all shards are, the same command without shard= "
         "shows the table",
     )
-
-
-def _announce_failures(jobs: Sequence[Composed], run: Run, console: Console) -> None:
-    """Report the methods that do not work with the first run's model or data before hours are spent on the others.
-
-    Raises:
-        ValueError: If a method cannot be built from its configuration.
-    """
-    looked_at = []
-    for job in jobs:
-        method_node = plain(job.config.method)
-        if (job.config.model, job.config.dataset) != (run.config.model, run.config.dataset) or method_node in looked_at:
-            continue
-        looked_at.append(method_node)
-        method = build_method(job.config.method, copy.deepcopy(run.backbone), seed=0)
-        try:
-            check_source(method, run.domains)
-            method.configure_model()
-        except ValueError as error:
-            say(console, f"{job.choices['method']} will fail: {error}", "yellow")
-
-
-def execute(run: Run, console: Console) -> dict[str, Any]:
-    """Run in this process, or in separate ones if the run uses several devices and was not launched once per device."""
-    if is_single_device(run.config.trainer.devices) or is_launched():
-        return run.execute(console)
-    run_apart([sys.executable, "-m", "tta_bench", "run", *map(str, run.words)])
-    return {**json.loads((run.folder / "result.json").read_text()), "folder": str(run.folder)}

@@ -115,19 +115,23 @@ def _refuse_another(state: Mapping[str, Any], mine: Mapping[str, str], path: Pat
         )
 
 
+class BusyError(ConfigError):
+    """Another process is using a run folder."""
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Lock a run folder; the operating system releases the lock when the process ends, however it ends.
 
     Raises:
-        ConfigError: If another process has locked it.
+        BusyError: If another process has locked it.
     """
     handle = os.open(folder, os.O_RDONLY)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise ConfigError(
+            raise BusyError(
                 f"another process is using {folder}: wait until it ends, or choose another output=..."
             ) from error
         except OSError:  # some network file systems have no locks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import platform
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
@@ -27,17 +28,18 @@ from tta_bench.callbacks import (
     StreamProgress,
 )
 from tta_bench.callbacks.forgetting import Forgetting
-from tta_bench.callbacks.interrupts import Interrupted
+from tta_bench.callbacks.interrupts import Interrupted, Interrupts
 from tta_bench.callbacks.monitor import peak_memory_bytes
+from tta_bench.callbacks.progress import Progress
 from tta_bench.config.compose import Composed, build, plain, require
 from tta_bench.config.words import ConfigError
 from tta_bench.console import say
 from tta_bench.data.datamodule import StreamDataModule, schedule_for
 from tta_bench.datasets.base import DomainDataset
 from tta_bench.experiments.known_protocols import protocol_of
+from tta_bench.experiments.opened import Opened
 from tta_bench.experiments.resume import code_sha256, find_finished, find_state, locked
 from tta_bench.experiments.source_cache import fit_or_load_source, source_file
-from tta_bench.experiments.source_model import source_model
 from tta_bench.files import writing
 from tta_bench.loggers.open_loggers import open_loggers
 from tta_bench.loggers.wandb_run import close_wandb, run_id, summarize_wandb
@@ -77,14 +79,15 @@ class Run:
 
     Args:
         composed: The configuration and the names chosen in it.
-        domains: The data set, if an earlier run of the same bench has opened it.
+        opened: Data sets and source models of earlier runs; used where they are the same.
+        root: Where run folders lie, instead of the configuration's ``output``.
 
     Raises:
         ConfigError: If a value is missing.
         ValueError: If the data, the stream or the model is wrong.
     """
 
-    def __init__(self, composed: Composed, domains: DomainDataset | None = None) -> None:
+    def __init__(self, composed: Composed, opened: Opened | None = None, root: Path | None = None) -> None:
         if get_target(composed.config.model) is load_segformer:
             require_mmseg()  # before anything else can be missing
         require(composed.config)
@@ -94,7 +97,8 @@ class Run:
         if self.config.threads:
             torch.set_num_threads(int(self.config.threads))
         self.seed = int(self.config.seed)
-        self.domains: DomainDataset = domains or build(self.config.dataset)
+        self._opened = opened or Opened()
+        self.domains: DomainDataset = self._opened.domains(self.config.dataset)
         setting = plain(self.config.setting)
         self.schedule: Schedule = schedule_for(self.domains, setting.pop("kind"), seed=self.seed, **setting)
         self.backbone = self._source_model()
@@ -102,35 +106,46 @@ class Run:
         self.data = StreamDataModule(self.domains, self.schedule, num_workers=self.config.num_workers, seed=self.seed)
         self.forgetting = Forgetting(self.config.forgetting or 0, self.config.setting.batch_size, self._source_model)
         self.forgetting.check(self.domains, self.backbone)
-        names = [self.choices[group] for group in ("dataset", "setting", "method")]
-        names.append(f"seed{self.seed}-{config_hash(plain(self.config))}")
-        self.folder = Path(str(self.config.output)).expanduser().joinpath(*names)
+        self.folder = self.folder_of(composed, root)
+        self.interrupts = Interrupts()
+
+    @staticmethod
+    def folder_of(composed: Composed, root: Path | None = None) -> Path:
+        """The folder of the run with this configuration, below ``root`` or the configuration's ``output``."""
+        config = composed.config
+        names = [composed.choices[group] for group in ("dataset", "setting", "method")]
+        names.append(f"seed{int(config.seed)}-{config_hash(plain(config))}")
+        return (root or Path(str(config.output)).expanduser()).joinpath(*names)
 
     def _source_model(self) -> Backbone:
-        return source_model(self.config.model, self.choices["model"], self.domains)
+        return self._opened.backbone(self.config.model, self.choices["model"], self.config.dataset)
 
     @property
     def title(self) -> str:
         """Method and seed."""
         return f"{self.choices['method']} seed {self.seed}"
 
-    def execute(self, console: Console) -> dict[str, Any]:
+    def execute(self, console: Console, watch: Callable[[Progress], None] | None = None) -> dict[str, Any]:
         """Run the stream, or the rest of it, and return what ``result.json`` holds.
 
         A finished run is not repeated. If the method raises or returns a score that is not finite, or if the trainer,
         callbacks or loggers cannot be built, the run ends with status ``failed`` and the message; the rows so far stay
         on disk.
 
+        Args:
+            console: Where the run prints.
+            watch: Called after every batch.
+
         Raises:
-            ConfigError: If another process has locked the run folder, or the state in it belongs to another run;
-                nothing is written then.
+            BusyError: If another process has locked the run folder.
+            ConfigError: If the state in the run folder belongs to another run; nothing is written then.
             WriteError: If the run folder cannot be written.
             Interrupted: After a SIGTERM or SIGINT, once everything is on disk.
         """
         monitor = AdaptationMonitor(rows=self.folder / "batches.csv")
         every, seconds = self.config.checkpoint_every, self.config.checkpoint_seconds
-        checkpoint = StreamCheckpoint(StateFiles(self.folder), monitor, every, seconds)
-        progress = StreamProgress(self.title, monitor, console)
+        checkpoint = StreamCheckpoint(StateFiles(self.folder), monitor, every, seconds, interrupts=self.interrupts)
+        progress = StreamProgress(self.title, monitor, console, watch=watch)
         oracles = {"domain": ResetAtBoundaries, "first_domain": FreezeAfterFirstDomain}
         policies = [oracles[self.config.reset](monitor)] if self.config.reset in oracles else []
 

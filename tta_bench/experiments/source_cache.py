@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -45,24 +47,51 @@ def fit_or_load_source(
     path = source_file(method, data, cache)
     cached = _load(method, path)
     if not cached:
-        title = f"{type(method).__name__}: source phase"
-        say(console, f"{title} ...", "dim")
-        method.to(trainer.strategy.root_device)
-        loader = data.source_dataloader(method.source_need)
-        method.fit_source(_Watched(loader, title, console, method.hparams.get("warmup_steps")))
-        state = {key: value.detach().cpu().contiguous() for key, value in method.source_state().items()}
-        draft = path.with_suffix(f".{os.getpid()}.tmp")
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            check_space(path.parent, sum(value.nbytes for value in state.values()), "choose another cache_dir=...")
-            save_file(state, draft)
-            draft.replace(path)
+        with _alone(path, console):
+            cached = _load(method, path)  # another process may have run it meanwhile
+            if not cached:
+                _fit(method, data, path, trainer, console)
     return {
         "source_seconds": time.perf_counter() - started,
         "source_cached": cached,
         "source_forward_samples": meter.forward_samples,
         "source_backward_samples": meter.backward_samples,
     }
+
+
+def _fit(method: TTAMethod, data: StreamDataModule, path: Path, trainer: L.Trainer, console: Console) -> None:
+    title = f"{type(method).__name__}: source phase"
+    say(console, f"{title} ...", "dim")
+    method.to(trainer.strategy.root_device)
+    loader = data.source_dataloader(method.source_need)
+    method.fit_source(_Watched(loader, title, console, method.hparams.get("warmup_steps")))
+    state = {key: value.detach().cpu().contiguous() for key, value in method.source_state().items()}
+    draft = path.with_suffix(f".{os.getpid()}.tmp")
+    with writing(path):
+        check_space(path.parent, sum(value.nbytes for value in state.values()), "choose another cache_dir=...")
+        save_file(state, draft)
+        draft.replace(path)
+
+
+@contextmanager
+def _alone(path: Path, console: Console) -> Iterator[None]:
+    """Wait until no other process runs the source phase of this file; what it has learned is used by all."""
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.with_suffix(".lock").open("w")
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(console, "waiting for another process, which runs the same source phase", "dim")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError:  # some network file systems have no locks: every process runs it
+            pass
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_UN)  # loader processes have inherited it
 
 
 def check_source(method: TTAMethod, domains: DomainDataset) -> None:

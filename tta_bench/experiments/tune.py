@@ -206,9 +206,9 @@ def tune(tuning: Tuning, console: Console) -> Tuned | None:
     jobs = tuning.jobs()
     _refuse_others(build(jobs[0].config.dataset).domains, "the data show")
     if tuning.launch.shard is not None:
-        run_shard(jobs, tuning.launch.shard, console)
+        run_shard(jobs, console, tuning.launch.shard, tuning.launch)
         return None
-    results = run_jobs(jobs, console)
+    results = run_jobs(jobs, console, tuning.launch)
     n = len(tuning.seeds)
     by_candidate = [results[k : k + n] for k in range(0, len(results), n)]
     errors = tuple(

@@ -246,9 +246,9 @@ def reproduce(plan: TablePlan, console: Console) -> Reproduction | None:
     _require(plan, next(iter(composed.values())))
     needed = distinct(composed.values())
     if plan.launch.shard is not None:
-        run_shard(list(needed.values()), plan.launch.shard, console)
+        run_shard(list(needed.values()), console, plan.launch.shard, plan.launch)
         return None
-    done = dict(zip(needed, run_jobs(list(needed.values()), console), strict=True))
+    done = dict(zip(needed, run_jobs(list(needed.values()), console, plan.launch), strict=True))
     job = next(iter(composed.values()))
     return Reproduction(
         plan,

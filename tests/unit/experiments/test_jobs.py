@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import threading
+import time
 
 import pytest
 import timm
@@ -10,8 +12,11 @@ from rich.console import Console
 from safetensors.torch import save_file
 
 from tta_bench.config.compose import compose_run
-from tta_bench.experiments import run as run_module
+from tta_bench.experiments import jobs as jobs_module
+from tta_bench.experiments import opened as opened_module
 from tta_bench.experiments.jobs import run_jobs
+from tta_bench.experiments.resume import locked
+from tta_bench.experiments.run import Run
 from tta_bench.report import comparison_tables
 
 SMALL = ("dataset.num_images=8", "dataset.domains=[fog]", "setting.batch_size=8", "logger=off", "trainer=cpu")
@@ -58,13 +63,34 @@ def test_words_that_build_no_method_are_refused_before_the_first_run(tmp_path):
 
 
 def test_runs_on_the_same_data_share_what_was_opened_once(tmp_path, monkeypatch):
-    opened, build = [], run_module.build
+    opened, build = [], opened_module.build
 
     def watched(node):
         opened.extend(["data"] if "num_images" in node else [])
         return build(node)
 
-    monkeypatch.setattr(run_module, "build", watched)
+    monkeypatch.setattr(opened_module, "build", watched)
     results, _ = run(tmp_path, ("method=source",), ("method=tent",), ("method=source", "dataset.severity=3"))
     assert [result["status"] for result in results] == ["done"] * 3
     assert len(opened) == 2
+
+
+def test_a_run_that_another_process_holds_comes_last(tmp_path, monkeypatch):
+    monkeypatch.setattr(jobs_module, "POLL", 0.1)
+    words = [*SMALL, "method=tent", f"output={tmp_path}/runs", f"cache_dir={tmp_path}"]
+    folder = Run.folder_of(compose_run(words))
+    folder.mkdir(parents=True)
+    held = locked(folder)
+    held.__enter__()
+
+    def let_go():
+        while not list(tmp_path.glob("runs/*/*/source/*/result.json")):  # until the other run is done
+            time.sleep(0.05)
+        held.__exit__(None, None, None)
+
+    threading.Thread(target=let_go).start()
+    results, said = run(tmp_path, ("method=tent",), ("method=source",))
+    assert [result["method"] for result in results] == ["tent", "source"]
+    assert [result["status"] for result in results] == ["done", "done"]
+    assert said.count("tent seed 0: another process is running it; it comes at the end") == 1
+    assert results[0]["started"] >= results[1]["started"]

@@ -1,0 +1,191 @@
+"""Runs jobs one after the other in one process, and keeps what they have in common."""
+
+from __future__ import annotations
+
+import copy
+import json
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from tta_bench.callbacks.interrupts import Interrupted
+from tta_bench.callbacks.progress import Progress
+from tta_bench.config.compose import Composed, plain
+from tta_bench.experiments.apart import run_apart
+from tta_bench.experiments.opened import Opened
+from tta_bench.experiments.resume import BusyError
+from tta_bench.experiments.run import Run, build_method
+from tta_bench.experiments.source_cache import check_source
+from tta_bench.files import WriteError
+from tta_bench.ranks import is_launched, is_single_device
+
+Files = Mapping[str, bytes]  # the files of a run folder
+Watch = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What is known before the first run starts.
+
+    Attributes:
+        header: What the result of the first run will begin with.
+        warnings: Methods that will fail, a sentence each.
+    """
+
+    header: dict[str, Any]
+    warnings: tuple[str, ...] = ()
+
+    def complete(self, result: dict[str, Any]) -> dict[str, Any]:
+        """A result; where the run could not even start, with what is known of the first one, such as the data."""
+        return result if "schema" in result else {**self.header, **result}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended in a worker.
+
+    Attributes:
+        result: In the form of ``result.json``; None if the job has not ended.
+        busy: Another process is using the run folder.
+        files: The run folder, if the driver does not see it.
+    """
+
+    result: dict[str, Any] | None = None
+    busy: bool = False
+    files: Files | None = None
+
+
+@dataclass
+class Worker:
+    """Runs jobs in this process.
+
+    Attributes:
+        opened: Data sets and source models, which later jobs use again.
+    """
+
+    opened: Opened = field(default_factory=Opened)
+    _run: Run | None = None
+    _stopped: bool = False
+
+    def survey(self, jobs: Sequence[Composed]) -> Survey:
+        """Build the first run, and the method of every other one with its model and data, before anything runs.
+
+        Raises:
+            ValueError: If one cannot be built from its configuration.
+            FileNotFoundError: If a file is missing.
+        """
+        run, seen, warnings = Run(jobs[0], self.opened), [], []
+        for job in jobs:
+            method_node = plain(job.config.method)
+            same = (job.config.model, job.config.dataset) == (run.config.model, run.config.dataset)
+            if not same or method_node in seen:
+                continue
+            seen.append(method_node)
+            method = build_method(job.config.method, copy.deepcopy(run.backbone), seed=0)
+            try:
+                check_source(method, run.domains)
+                method.configure_model()
+            except ValueError as error:
+                warnings.append(f"{job.choices['method']} will fail: {error}")
+        return Survey(run.header(), tuple(warnings))
+
+    def run(
+        self, job: Composed, console: Console, watch: Watch | None = None, folder: Path | None = None
+    ) -> dict[str, Any]:
+        """Run a job; one that cannot start is a failed result, which lacks what is only known of a run that can.
+
+        Args:
+            job: The configuration.
+            console: Where the run prints.
+            watch: Called after every batch.
+            folder: Where run folders lie, instead of the job's ``output``.
+
+        Raises:
+            BusyError: If another process is using the run folder.
+            WriteError: If the run folder cannot be written.
+            Interrupted: After a SIGTERM, a SIGINT or ``stop()``.
+        """
+        run = None
+        try:
+            run = self._run = Run(job, self.opened, folder)
+            if self._stopped:
+                raise Interrupted(signal.SIGTERM, 0)
+            return execute(run, console, watch)
+        except BusyError:
+            raise
+        except (ValueError, FileNotFoundError) as error:
+            known = run.header() if run else {**job.choices, "seed": job.config.seed}
+            return known | {"config": plain(job.config), "status": "failed", "error": str(error)}
+        finally:
+            self._run = None
+
+    def run_logged(self, job: Composed, watch: Watch, files: Files | None = None) -> Outcome:
+        """Run a job whose messages go to ``log.txt`` in its run folder, never to the terminal.
+
+        Args:
+            job: The configuration.
+            watch: Called after every batch.
+            files: The driver's files of the run folder, if this process does not see them; the outcome then has the
+                files as they are at the end.
+        """
+        with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryFile("w+", encoding="utf-8") as log:
+            own = None if files is None else Path(scratch)
+            folder = run_folder(job, own)
+            if files:
+                write_files(folder, files)
+            try:
+                with redirect_stdout(log), redirect_stderr(log):
+                    result = self.run(job, Console(file=log, width=200, force_terminal=False), watch, own)
+            except BusyError:
+                return Outcome(busy=True)
+            except WriteError as error:
+                result = {**job.choices, "seed": job.config.seed, "config": plain(job.config), "status": "failed",
+                          "error": str(error)}  # fmt: skip
+            except (SystemExit, KeyboardInterrupt):
+                result = None
+            if folder.is_dir():
+                log.seek(0)
+                with (folder / "log.txt").open("a", encoding="utf-8") as file:
+                    file.write(log.read())
+            return Outcome(result, files=None if own is None else read_files(folder))
+
+    def stop(self) -> None:
+        """Let the job write its state after the current batch and end; called by another thread."""
+        self._stopped = True
+        if self._run is not None:
+            self._run.interrupts.signum = signal.SIGTERM
+
+
+def run_folder(job: Composed, root: Path | None = None) -> Path:
+    """The folder of a run, without building the run."""
+    return Run.folder_of(job, root)
+
+
+def read_files(folder: Path) -> dict[str, bytes]:
+    """All files of a folder, by their paths in it."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def write_files(folder: Path, files: Files) -> None:
+    """Make a folder that holds these files; files that it already has and that are not named stay."""
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f"{path.name}.draft")
+        draft.write_bytes(content)
+        draft.replace(path)
+
+
+def execute(run: Run, console: Console, watch: Watch | None = None) -> dict[str, Any]:
+    """Run in this process, or in separate ones if the run uses several devices and was not launched once per device."""
+    if is_single_device(run.config.trainer.devices) or is_launched():
+        return run.execute(console, watch)
+    run_apart([sys.executable, "-m", "tta_bench", "run", *map(str, run.words)])
+    return {**json.loads((run.folder / "result.json").read_text()), "folder": str(run.folder)}
