@@ -61,7 +61,7 @@ lint: $(STAMP) ## Check style, types and who imports whom: ruff, mypy, import-li
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-docs: $(STAMP) ## Write docs/methods.md from the classes (about a minute)
+docs: $(STAMP) ## Write docs/methods.md from the classes
 	@$(BIN)/tta-bench list methods --markdown > docs/methods.md
 
 pictures: $(STAMP) ## Make the pictures of README.md again (minutes)

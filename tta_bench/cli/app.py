@@ -310,7 +310,7 @@ def doctor(
 @app.command("list")
 def list_options(
     what: Annotated[str, typer.Argument(metavar="methods|settings|datasets|models")],
-    markdown: Annotated[bool, typer.Option(help="Print docs/methods.md; takes about a minute")] = False,
+    markdown: Annotated[bool, typer.Option(help="Print docs/methods.md")] = False,
 ) -> None:
     """List the available methods, settings, data sets or models.
 
