@@ -42,6 +42,9 @@ class FreezeAfterFirstDomain(L.Callback):
     An oracle: it is unknown where the first domain of a real stream ends. What a method learns on a later batch affects
     the prediction of that batch, if the method predicts after its update, and is then discarded.
 
+    Passes are counted as they are executed, discarded updates included: they are the cost of this run, not that of a
+    deployed network with frozen prompts, which needs one forward pass per image after the first domain.
+
     Args:
         monitor: The monitor of the same run, which knows the domains seen so far; it must come before this callback in
             the trainer's list.

@@ -9,7 +9,8 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 from tta_bench.callbacks import AdaptationMonitor, ResetAtBoundaries
 from tta_bench.methods import LAME, Tent
 from tta_bench.results.rows import BINS
-from tta_bench.testing import NUM_CLASSES, run_stream, toy_backbone, toy_data
+from tta_bench.results.run_folder import whole_rows
+from tta_bench.testing import NUM_CLASSES, ToyDomains, run_stream, toy_backbone, toy_data
 
 
 @pytest.mark.parametrize("cls", [Tent, LAME])
@@ -28,6 +29,20 @@ def test_the_top_class_share_is_counted_per_batch():
     largest = [max(part.bincount()) for part in predicted.split([len(step.indices) for step in data.schedule])]
     share = float(sum(largest)) / len(predicted)
     assert monitor.tally.summary()["top_class_share"] == pytest.approx(share)
+
+
+def test_each_row_counts_its_own_batch(tmp_path):
+    data, monitor = toy_data(setting="csc"), AdaptationMonitor(rows=tmp_path / "batches.csv")
+    predicted = run_stream(Tent(toy_backbone()), data, monitor).argmax(dim=1)
+    rows = whole_rows(tmp_path / "batches.csv")
+    sizes = [8, 8, 1] * 3  # Tent passes each image once forward and once backward
+    assert [(row.step, row.forward_samples, row.backward_samples) for row in rows] == [
+        (t, n, n) for t, n in enumerate(sizes)
+    ]
+    domains = [name for name in ToyDomains.domains for _ in range(3)]
+    for row, domain, batch, guesses in zip(rows, domains, data.test_dataloader(), predicted.split(sizes), strict=True):
+        assert row.by_domain == {domain: (len(guesses), int((guesses != batch.labels).sum()))}
+    assert (monitor.tally.forward_samples, monitor.tally.backward_samples) == (51, 51)
 
 
 def test_an_oracle_resets_at_every_change_of_domain_and_nowhere_else():

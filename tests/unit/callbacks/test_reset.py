@@ -34,16 +34,25 @@ def frozen(method, data):
 
 
 def test_the_prompt_is_refined_through_the_first_domain_and_is_the_same_in_all_others():
-    method, data = exp1(), toy_data(setting="csc")  # three batches per domain: 8, 8 and 1 images
+    method, data = exp1(), toy_data(setting="csc", batch_size=6)  # three batches per domain: 6, 6 and 5 images
     scores = frozen(method, data)
     assert len(method.met) == 9
     assert not torch.equal(method.met[1], method.met[2])  # refined by the second batch
+    assert not torch.equal(method.met[2], method.met[3])  # and by the last of the domain
     assert all(torch.equal(prompt, method.met[3]) for prompt in method.met[3:])
     batch = list(data.test_dataloader())[4]
     images = method.backbone.prepare(batch.images)
     with torch.no_grad():
         expected = method.backbone.classify(method.backbone.features(images, method.met[3][0]))
-    torch.testing.assert_close(scores[17 + 8 : 17 + 16], expected)
+    torch.testing.assert_close(scores[17 + 6 : 17 + 12], expected)
+
+
+def test_updates_that_are_discarded_are_counted():
+    monitor = AdaptationMonitor()
+    run_stream(exp1(), toy_data(setting="csc", batch_size=6), monitor, FreezeAfterFirstDomain(monitor))
+    # First batch: 1 forward pass and 3 steps of learning; all others: 2 forward passes and 1 step, frozen or not.
+    assert monitor.tally.forward_samples == 4 * 6 + 2 * 45
+    assert monitor.tally.backward_samples == 3 * 6 + 45
 
 
 def test_the_first_domain_is_that_of_a_method_left_alone():

@@ -41,6 +41,30 @@ def test_a_batch_is_a_step_of_the_schedule(domains, setting):
             np.testing.assert_array_equal(image.permute(1, 2, 0), domains.load(name, int(index)))
 
 
+@pytest.mark.parametrize("setting", ["mixed", "blurred", "cdc"])
+def test_a_label_is_that_of_its_own_domain(setting):
+    class Unequal:
+        """The labels of an index differ between domains; an image shows its domain and index."""
+
+        domains = ("a", "b", "c")
+
+        def labels(self, domain):
+            return (np.arange(9) * 5 + 2 + self.domains.index(domain)) % 7
+
+        def load(self, domain, index):
+            return np.full((2, 2, 3), 50 * self.domains.index(domain) + index, np.uint8)
+
+    data, seen = Unequal(), set()
+    module = module_for(data, setting)
+    for batch in module.test_dataloader():
+        shown = batch.images[:, 0, 0, 0].tolist()
+        names = [module.schedule.domains[i] for i in batch.domain_ids]
+        assert names == [data.domains[level // 50] for level in shown]
+        assert batch.labels.tolist() == [int(data.labels(data.domains[v // 50])[v % 50]) for v in shown]
+        seen |= set(shown)
+    assert len(seen) == 27
+
+
 def test_loader_processes_do_not_change_the_stream(domains):
     schedule = schedule_for(domains, "cdc", batch_size=5)
     alone, helped = (list(StreamDataModule(domains, schedule, num_workers=n).test_dataloader()) for n in (0, 2))

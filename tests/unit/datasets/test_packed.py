@@ -63,6 +63,17 @@ def test_a_packed_data_set_has_the_same_images_labels_and_source(root, tmp_path)
     assert isinstance(copy.images["day"].pixels, np.memmap)
 
 
+@pytest.mark.parametrize("count", [512, 513, 1030])  # 512 images are decoded at a time
+def test_every_image_of_a_large_domain_is_packed(tmp_path, count):
+    pixels = (1 + np.arange(count)[:, None, None, None] + 50 * np.arange(3)) % 256 * np.ones((count, 2, 2, 3), int)
+    np.savez(tmp_path / "x.npz", images=pixels.astype(np.uint8), labels=np.arange(count) % 7)
+    data = corrupted(images=str(tmp_path / "x.npz"), domains=["clean"])
+    packing(data, tmp_path / "pack")
+    copy = packed(root=str(tmp_path / "pack"))
+    np.testing.assert_array_equal(copy.images["clean"].pixels, pixels)
+    np.testing.assert_array_equal(copy.labels("clean"), np.arange(count) % 7)
+
+
 def test_domains_of_a_pack_may_be_chosen(root, tmp_path):
     packing(opened(root), tmp_path)
     assert packed(root=str(tmp_path), domains=["night", "day"]).domains == ("night", "day")

@@ -146,6 +146,24 @@ class TestCityscapes:
             cityscapes(root=str(cityscapes_root), domains="clean").label_map("clean", 0), made
         )
 
+    def test_every_label_id_has_its_published_training_id(self, cityscapes_root):
+        names = {
+            7: "road", 8: "sidewalk", 11: "building", 12: "wall", 13: "fence", 17: "pole", 19: "traffic light",
+            20: "traffic sign", 21: "vegetation", 22: "terrain", 23: "sky", 24: "person", 25: "rider", 26: "car",
+            27: "truck", 28: "bus", 31: "train", 32: "motorcycle", 33: "bicycle",
+        }  # fmt: skip
+        ids = [
+            255, 255, 255, 255, 255, 255, 255, 0, 1, 255, 255, 2, 3, 4, 255, 255, 255, 5, 255, 6, 7, 8, 9, 10, 11, 12,
+            13, 14, 15, 255, 255, 16, 17, 18,
+        ]  # fmt: skip
+        for path in cityscapes_root.rglob("*labelTrainIds.png"):
+            path.unlink()
+        for path in cityscapes_root.rglob("*labelIds.png"):
+            save(path, np.resize(np.arange(34), (8, 16)))
+        data = cityscapes(root=str(cityscapes_root), domains="clean", image_height=None)
+        assert data.label_map("clean", 0).flatten()[:34].tolist() == ids
+        assert {number: CLASSES[ids[number]] for number in names} == names
+
     def test_its_test_labels_are_not_published(self, cityscapes_root):
         with pytest.raises(ValueError, match="Cityscapes' test images are not published"):
             cityscapes(root=str(cityscapes_root), split="test")
