@@ -61,7 +61,7 @@ def test_the_baseline_is_a_matter_of_choice(home):
     ("words", "sentence"),
     [
         (["--format", "pdf"], "there is no format pdf"),
-        (["--output", "report.pdf"], "report.pdf names no format"),
+        (["--output", "report.pdf"], "report.pdf has no known suffix"),
         (["--output", "nowhere/report.md"], "cannot write nowhere/report.md"),
     ],
 )

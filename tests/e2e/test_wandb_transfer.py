@@ -59,7 +59,7 @@ class TestOffline:
         monkeypatch.setenv("WANDB_MODE", "offline")
         done = report(runs, "--to-wandb", "me/project")
         assert done.exit_code == 0, done.output
-        assert done.stderr.startswith("4 runs given to me/project, 0 were there; to upload them: find ")
+        assert done.stderr.startswith("4 runs uploaded to me/project, 0 already there; to upload them: find ")
         return runs
 
     def test_a_run_has_its_rows_result_and_files(self, given):
@@ -122,7 +122,7 @@ def test_unfinished_runs_are_left_out_and_failed_ones_are_not(runs, monkeypatch)
         path.write_text(json.dumps({**json.loads(path.read_text()), "status": status}))
     done = report(runs, "--to-wandb", "me/project")
     assert done.exit_code == 0
-    assert "1 of 4 runs are not finished and left out" in done.stderr
+    assert "1 of 4 runs are unfinished and left out" in done.stderr
     assert not (runs / "tent/seed0/wandb").exists()
     assert [record.exit_code for record in OfflineRun(runs / "tent/seed1").of_kind("exit")] == [1]
 
@@ -131,13 +131,13 @@ def test_only_unfinished_runs_are_a_mistake(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     write_run(tmp_path / "one", result(status="running"), [{"fog": (4, 1)}])
     told = message(report(tmp_path, "--to-wandb", "me/project"))
-    assert told == f"error: no run in {tmp_path} is finished: give its command again, it goes on"
+    assert told == f"error: no run in {tmp_path} is finished: repeat its command to resume it"
 
 
 @pytest.mark.parametrize("direction", ["--to-wandb", "--from-wandb"])
 def test_without_a_key_nothing_is_tried(runs, direction):
     assert message(report(runs, direction, "me/project")) == (
-        "error: W&B knows no API key here: run wandb login, or set WANDB_API_KEY"
+        "error: W&B has no API key here: run wandb login, or set WANDB_API_KEY"
     )
 
 
@@ -148,7 +148,7 @@ def test_a_mode_that_uploads_nothing_is_refused(runs, monkeypatch):
 
 @pytest.mark.parametrize("place", ["", "me", "me/", "/project", "me/project/run"])
 def test_a_place_is_an_entity_and_a_project(place):
-    with pytest.raises(ValueError, match=r"names no project of W&B: write entity/project$"):
+    with pytest.raises(ValueError, match=r"is not a W&B project: it must have the form entity/project$"):
         read_place(place)
 
 
@@ -222,7 +222,7 @@ def test_a_report_from_w_and_b_is_the_report_from_the_folders(runs, service, mon
         done = report("--from-wandb", "me/project", "--format", form, "--output", tmp_path / f"page.{form}")
         assert done.exit_code == 0, done.output
         assert (tmp_path / f"page.{form}").read_text() == text
-        assert done.stderr.startswith("1 of 5 runs of me/project have not ended, or are not of tta_bench")
+        assert done.stderr.startswith("1 of 5 runs of me/project are unfinished or not of tta_bench")
     done = report("--from-wandb", "me/project", "--output", tmp_path / "page.html")
     assert "4 runs in" in done.stdout
     assert (tmp_path / "page.html").read_text().count("cache/wandb/me/project/id0/batches.csv") == 1
@@ -243,12 +243,12 @@ def test_only_the_files_of_a_run_folder_are_unpacked(service, tmp_path):
 @pytest.mark.parametrize(
     ("runs_there", "sentence"),
     [
-        (None, "error: W&B did not give the runs of me/project: Could not find project me/project"),
-        ([], "error: me/project has no finished run of tta_bench, among 0 runs"),
-        ([FakeRun("a", {})], "error: me/project has no finished run of tta_bench, among 1 runs"),
+        (None, "error: cannot download the runs of me/project from W&B: Could not find project me/project"),
+        ([], "error: none of the 0 runs of me/project is a finished run of tta_bench"),
+        ([FakeRun("a", {})], "error: none of the 1 runs of me/project is a finished run of tta_bench"),
         (
             [FakeRun("a", {"run_folder.zip": b"x"})],
-            "error: W&B did not give the runs of me/project: File is not a zip file",
+            "error: cannot download the runs of me/project from W&B: File is not a zip file",
         ),
     ],
 )
@@ -271,7 +271,7 @@ def test_runs_that_have_ended_there_are_left_as_they_are(runs, service, monkeypa
     monkeypatch.setattr(wandb_transfer, "start", lambda result, folder, **place: started.append((folder, place)) or run)
     monkeypatch.setattr(wandb_transfer, "log_comparisons", lambda *_, **where: started.append(where))
     done = report(runs / "tent", "--to-wandb", "me/project")
-    assert done.stderr == "1 runs given to me/project, 1 were there\n"
+    assert done.stderr == "1 runs uploaded to me/project, 1 already there\n"
     ((folder, place), where) = started
     assert folder.name == "seed1"
     assert place == {"id": ids["seed1"], "entity": "me", "project": "project", "mode": "online"}

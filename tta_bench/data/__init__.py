@@ -1,4 +1,4 @@
-"""Lightning DataModules: one does the work, a thin subclass per data set names it."""
+"""Lightning DataModules: a general one, and a thin subclass per data set."""
 
 from tta_bench.data.datamodule import SourceBatches, StreamDataModule, schedule_for
 from tta_bench.data.named import (

@@ -1,4 +1,4 @@
-"""From a schedule to images: the DataModule of every stream."""
+"""The DataModule that loads the images of a schedule."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tta_bench.types import SourceNeed, StreamBatch
 
 MOST_WORKERS = 8
 SOURCE_BATCH = 64
-SEGMENTED_SOURCE_BATCH = 4  # images of driving scenes have as many pixels as a dozen of those that are classified
+SEGMENTED_SOURCE_BATCH = 4  # driving scenes have a dozen times as many pixels as images for classification
 
 
 class _StreamDataset(Dataset[StreamBatch]):
-    """One item is one step of the schedule."""
+    """Dataset with one item per step of the schedule."""
 
     def __init__(self, domains: DomainDataset, schedule: Schedule) -> None:
         self.domains, self.schedule = domains, schedule
@@ -46,16 +46,16 @@ class _StreamDataset(Dataset[StreamBatch]):
 
 
 class StreamDataModule(L.LightningDataModule):
-    """Shows the images of ``domains`` in the order of ``schedule``; one batch of the loader is one step.
+    """Loads the images of ``domains`` in the order of ``schedule``; each batch of the loader is one step.
 
-    Images travel as uint8, in the size that the data set has. The method that gets them brings them to the form that
-    its network takes, so one DataModule serves every network, with a Trainer or in a plain loop.
+    Images are uint8 and have their size in the data set. The method converts them to the input of its network, so one
+    DataModule works with every network, with a Trainer or in a plain loop.
 
     Args:
-        domains: Where the images come from.
-        schedule: What arrives when; domains are looked up by name.
-        num_workers: Loader processes; their number never changes the order. None takes up to ``MOST_WORKERS`` where the
-            network runs on a GPU, one per processor, and none where it needs the processors itself.
+        domains: The data set.
+        schedule: Which images arrive when; domains are looked up by name.
+        num_workers: Number of worker processes, which never changes the order. None uses up to ``MOST_WORKERS``, at
+            most one per processor, if the network runs on a GPU, and 0 if it runs on the processors.
         seed: Seed of the order of the source images.
 
     Attributes:
@@ -84,7 +84,7 @@ class StreamDataModule(L.LightningDataModule):
         self.start = 0
 
     def test_dataloader(self) -> DataLoader[StreamBatch]:
-        """The stream, in order."""
+        """Loader of the stream, in order."""
         dataset, steps = _StreamDataset(self.domains, self.schedule), range(self.start, len(self.schedule))
         cuda = self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
         workers = self.num_workers
@@ -93,11 +93,11 @@ class StreamDataModule(L.LightningDataModule):
         return DataLoader(dataset, batch_size=None, sampler=steps, num_workers=workers, pin_memory=cuda)
 
     def source_dataloader(self, need: SourceNeed, batch_size: int | None = None) -> SourceBatches:
-        """Source images (B, C, H, W) uint8 in random order, for ``fit_source`` of a method.
+        """Loader of source images (B, C, H, W) uint8 in random order, for ``fit_source`` of a method.
 
         Args:
-            need: With labels (B,), or label maps (B, H, W), if it asks for them.
-            batch_size: None takes 64 images, or ``SEGMENTED_SOURCE_BATCH`` where images come with label maps.
+            need: Whether labels (B,), or label maps (B, H, W), are loaded as well.
+            batch_size: Images per batch; None uses 64, or ``SEGMENTED_SOURCE_BATCH`` for images with label maps.
         """
         labeled = need is SourceNeed.LABELED
         batch_size = batch_size or (SEGMENTED_SOURCE_BATCH if has_label_maps(self.domains) else SOURCE_BATCH)
@@ -105,16 +105,16 @@ class StreamDataModule(L.LightningDataModule):
 
 
 def _processors() -> int:
-    """How many this process may use; macOS does not limit them."""
+    """Number of processors that this process may use; macOS does not limit it."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class SourceBatches:
-    """Batches of source images; every pass over them has an order of its own.
+    """Batches of source images, in a new order for every pass.
 
     Args:
         clean: The images.
-        labeled: Whether labels come with them.
+        labeled: Whether batches include labels.
         batch_size: Images per batch; the last may be shorter.
         seed: Seed of the orders.
     """
@@ -134,15 +134,15 @@ class SourceBatches:
 
     def _labels(self, rows: np.ndarray) -> Tensor:
         if hasattr(self.clean, "label_map"):
-            return _stacked([self.clean.label_map(int(i)) for i in rows], "take source images of one size").long()
+            return _stacked([self.clean.label_map(int(i)) for i in rows], "use source images of one size").long()
         return torch.from_numpy(self.clean.labels[rows])
 
 
 def _to_tensor(images: list[np.ndarray], remedy: str = "set dataset.image_size") -> Tensor:
-    """(H, W, C) uint8 arrays of one size -> (B, C, H, W) uint8.
+    """Stack (H, W, C) uint8 arrays of one size to (B, C, H, W) uint8.
 
     Raises:
-        ValueError: If the sizes differ; the message ends in the remedy.
+        ValueError: If the sizes differ; the message ends with the remedy.
     """
     return _stacked([image.transpose(2, 0, 1) for image in images], remedy)
 
@@ -163,17 +163,17 @@ def schedule_for(
     seed: int = 0,
     **params: Any,
 ) -> Schedule:
-    """Make the stream of a setting over all domains of a data set.
+    """Create the stream of a setting over all domains of a data set.
 
     Args:
         domains: The data set.
         setting: Kind of stream, e.g. ``cdc``.
-        batch_size: Samples per batch; None takes the setting's own.
+        batch_size: Samples per batch; None uses the setting's default.
         seed: Seed of the stream.
-        params: Further parameters of that kind, and ``rounds`` and ``order``.
+        params: Further parameters of the setting, and ``rounds`` and ``order``.
 
     Raises:
-        ValueError: If the setting or one of its parameters is wrong, or the data set does not have what it needs.
+        ValueError: If the setting or one of its parameters is wrong, or the data set does not support the setting.
     """
     check_setting(domains, setting)
     labels = {name: domains.labels(name) for name in domains.domains}

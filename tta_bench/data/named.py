@@ -1,4 +1,4 @@
-"""A DataModule per data set, for use in a plain Lightning program."""
+"""One DataModule per data set, for use in plain Lightning programs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tta_bench.suggestions import did_you_mean
 
 
 class NamedStream(StreamDataModule):
-    """A data set as a stream; a subclass says which.
+    """A data set as a stream; subclasses name the data set.
 
     Args:
         setting: Kind of stream, e.g. ``cdc``: a name in ``tta_bench.list_settings()``.
-        batch_size: Samples per batch; None takes the setting's own, usually 64.
+        batch_size: Samples per batch; None uses the setting's default, usually 64.
         seed: Seed of the stream and of the order of the source images.
-        num_workers: Loader processes; None as for ``StreamDataModule``.
+        num_workers: Number of worker processes; None as in ``StreamDataModule``.
         setting_params: Further parameters of the setting, e.g. ``{"delta": 0.1}``.
         dataset: Keyword arguments of ``make``, e.g. ``root="ImageNet-C"``.
 
@@ -40,7 +40,7 @@ class NamedStream(StreamDataModule):
     """
 
     make: ClassVar[Callable[..., DomainDataset]]
-    usual_batch_size: ClassVar[int | None] = None  # where it is not the setting's own
+    usual_batch_size: ClassVar[int | None] = None  # overrides the setting's default
 
     def __init__(
         self,
@@ -103,19 +103,19 @@ class ImageNetC(NamedStream):
 
 
 class ImageFolder(NamedStream):
-    """Any folder of domains of class folders; see ``tta_bench.datasets.classification.image_folder.image_folder``."""
+    """Folders of domains of class folders; see ``tta_bench.datasets.classification.image_folder.image_folder``."""
 
     make = staticmethod(image_folder)
 
 
 class Packed(NamedStream):
-    """What ``tta-bench data pack`` wrote; see ``tta_bench.datasets.classification.packed.packed``."""
+    """Output of ``tta-bench data pack``; see ``tta_bench.datasets.classification.packed.packed``."""
 
     make = staticmethod(packed)
 
 
 class NamedSegmentation(NamedStream):
-    """A data set with a class per pixel as a stream; by default of single images, as published."""
+    """A data set with a class per pixel as a stream, by default of single images, as published."""
 
     usual_batch_size = 1
 

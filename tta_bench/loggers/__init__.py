@@ -1,1 +1,1 @@
-"""Weights & Biases: runs, comparisons, transfer."""
+"""Loggers, and Weights & Biases: runs, comparisons, transfer."""

@@ -1,4 +1,4 @@
-"""The loggers of a run, made from the nodes of its configuration; all but W&B write into the run folder."""
+"""Creates the loggers of a run from its configuration; all except W&B write to the run folder."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from tta_bench.report.runs import Result
 def open_loggers(
     nodes: DictConfig, header: Result, folder: Path, console: Console, resumed: Resumed | None = None
 ) -> list[Logger]:
-    """Make the loggers of a run.
+    """Create the loggers of a run.
 
     Args:
-        nodes: By name, what makes each.
-        header: What is known of the run before it starts, in the form of ``result.json``.
-        folder: The run folder; a logger that takes ``save_dir`` and was given none writes there.
+        nodes: Configuration node of each logger, by name.
+        header: What is known about the run before it starts, in the form of ``result.json``.
+        folder: The run folder, the default of loggers that take ``save_dir``.
         console: Where to print.
-        resumed: Where the run goes on, if it does.
+        resumed: Where the run resumes, if it does.
 
     Raises:
-        ConfigError: If one cannot be made; the message says which and why.
+        ConfigError: If a logger cannot be created; the message says which and why.
     """
     loggers: list[Logger] = []
     for name, node in nodes.items():
@@ -43,5 +43,5 @@ def open_loggers(
             loggers.append(build(node, **({"save_dir": str(folder)} if takes_folder else {})))
         except (ImportError, TypeError, ValueError, OSError) as error:
             reason = str(error).strip().splitlines()[0]
-            raise ConfigError(f"the logger {name} cannot be made ({reason}): see to it, or use logger=off") from error
+            raise ConfigError(f"cannot create the logger {name} ({reason}): fix this, or use logger=off") from error
     return loggers

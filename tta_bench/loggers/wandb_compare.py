@@ -1,4 +1,4 @@
-"""Weights & Biases: one run per group of runs that may be compared, which holds the comparison."""
+"""Weights & Biases: one run per group of comparable runs, with their comparison."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from tta_bench.results.run_folder import read_results
 
 PREFIX = "compare-"
 MAX_ROWS = 10_000
-"""Rows that W&B draws of a table."""
+"""Number of rows of a table that W&B draws."""
 
 
 def compare_bench(results: Sequence[Result], settings: DictConfig | None, console: Console) -> None:
-    """Log the comparison of what a bench has run with all earlier runs in its folder that it may be compared with.
+    """Log a comparison of the runs of a bench with all comparable earlier runs in its folder.
 
-    Without the comparison a bench is complete, so whatever goes wrong here is told in a sentence and no more.
+    A bench is complete without the comparison, so any error here is only reported in one sentence.
 
     Args:
         results: The runs of the bench.
-        settings: The logger's node of the configuration; None where W&B is not asked for.
+        settings: The logger's configuration node; None if W&B is not used.
         console: Where to print.
     """
     if settings is None or wandb_mode(settings.mode) == "disabled":
@@ -62,7 +62,7 @@ def compare_bench(results: Sequence[Result], settings: DictConfig | None, consol
 
 
 def log_comparisons(groups: Iterable[Group], folder: Path, console: Console, **place: Any) -> None:
-    """Log one run per group that has numbers; a group keeps its run, whose content is replaced.
+    """Log one run per group that has numbers; logging a group again replaces the content of its run.
 
     Args:
         groups: The groups.
@@ -71,7 +71,7 @@ def log_comparisons(groups: Iterable[Group], folder: Path, console: Console, **p
         place: Project, entity and mode.
 
     Raises:
-        wandb.Error: If W&B cannot.
+        wandb.Error: If W&B fails.
     """
     for group in groups:
         if any(entry.counted for entry in group.entries):
@@ -92,7 +92,7 @@ def _log(group: Group, folder: Path, console: Console, place: dict[str, Any]) ->
         job_type="compare",
         tags=["compare", setting, dataset],
         config={
-            "compares": protocol,  # under another name than the runs', or views of these would show it, too
+            "compares": protocol,  # not under the name that runs use, or their views would show it as well
             "dataset": dataset,
             "setting": setting,
             "model": model,
@@ -118,7 +118,7 @@ def _log(group: Group, folder: Path, console: Console, place: dict[str, Any]) ->
 
 
 def comparison(group: Group) -> Iterator[tuple[str, Any]]:
-    """What the run of a group logs, by key: tables, charts, and the page of the report.
+    """Tables, charts and the report page that the run of a group logs, by key.
 
     Args:
         group: A group with numbers.
@@ -148,10 +148,10 @@ def _curve(group: Group) -> str:
 
 
 def methods_table(group: Group, entries: Sequence[Entry]) -> dict[str, list]:
-    """A row per entry: its mean with the standard deviation over streams, gain, domains, cost and further measures.
+    """One row per entry: mean and standard deviation over streams, gain, domains, cost and further measures.
 
     Returns:
-        ``columns`` and ``data``; a number that is not known is None.
+        ``columns`` and ``data``; unknown numbers are None.
     """
     mean, by_domain = mean_measure(group), column_measures(group)
     others = [measure for measure in (*COST, *extra_measures(group)) if measure.is_known([group])]
@@ -176,7 +176,7 @@ def _with_unit(title: str, measure: Measure) -> str:
 
 
 def domains_table(group: Group, entries: Sequence[Entry]) -> dict[str, list]:
-    """A row per domain and entry: error or mean IoU, standard deviation over streams, and their number.
+    """One row per domain and entry: error or mean IoU, standard deviation over streams, and number of streams.
 
     Returns:
         ``columns`` and ``data``.

@@ -1,4 +1,4 @@
-"""How Weights & Biases knows a run: its name, its group and its configuration, all from what ``result.json`` holds."""
+"""Name, group and configuration of a run in Weights & Biases, all derived from ``result.json``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SUMMARY = (
     "trainable_parameters", "extra_parameters", "revisit_change", "recovery_batches", "forgetting",
 )  # fmt: skip
 RUN_FOLDER = "run_folder.zip"
-"""The run folder among the files of a W&B run; copies under their own names would be found as runs of their own."""
+"""Archive of the run folder among the files of a W&B run; plain copies would be mistaken for runs of their own."""
 
 
 def run_name(result: Result) -> str:
@@ -30,15 +30,16 @@ def run_name(result: Result) -> str:
 
 
 def group_name(result: Result) -> str:
-    """Data set, setting and stream: what a group of runs has seen in common."""
+    """Data set, setting and stream, which all runs of a group share."""
     return f"{result['dataset']}/{result['setting']}/{result['stream_sha256'][:12]}"
 
 
 def config_of(result: Result) -> dict[str, Any]:
     """The configuration of the W&B run.
 
-    Beside all that determines the numbers, it holds what W&B can group and filter by: ``protocol`` is the same where
-    runs may be compared, and ``entry`` where they may be averaged, since they differ in their stream only.
+    Besides everything that determines the numbers, it contains keys by which W&B can group and filter: ``protocol`` is
+    the same for runs that may be compared, and ``entry`` for runs that may be averaged, since they differ only in their
+    stream.
     """
     run = RunRecord(result)
     known = {key: result[key] for key in CONFIG if key in result}
@@ -47,14 +48,14 @@ def config_of(result: Result) -> dict[str, Any]:
 
 
 def comparison_name(group: Group) -> str:
-    """Where the comparison of a group stands: beside its runs if they saw one stream, else by its protocol."""
+    """W&B group of a group's comparison: that of its runs if they share one stream, else named by its protocol."""
     names = {group_name(run.result) for run in group.runs}
     dataset, setting, _ = group.protocol[""]
     return names.pop() if len(names) == 1 else f"{dataset}/{setting}/{protocol_of_group(group)}"
 
 
 def protocol_of_group(group: Group) -> str:
-    """Twelve digits of the group's protocol; those of its runs, unless their stream sets them apart."""
+    """Twelve digits of the group's protocol, the same as for its runs unless these differ in their stream."""
     return _digest(group.protocol)[:12]
 
 

@@ -24,9 +24,9 @@ OF_ONE_RUN = (
     "WANDB_TAGS", "WANDB_RUN_TAGS", "WANDB_RESUME", "WANDB_RESUME_FROM", "WANDB_FORK_FROM", "WANDB_SWEEP_ID",
     "WANDB_SWEEP_PARAM_PATH",
 )  # fmt: skip
-"""Variables that name one run. This program makes many, and each has an id, a name and a group of its own."""
+"""Environment variables that identify one run. A bench has many, each with its own id, name and group."""
 LEGACY_HOST = "api.wandb.ai"
-"""Under which a key may still be kept, although the server has moved."""
+"""Host under which an API key may still be stored, although the server has moved."""
 
 
 def open_wandb(
@@ -39,18 +39,18 @@ def open_wandb(
     entity: str | None = None,
     mode: Literal["auto", "online", "offline"] = "auto",
 ) -> list[Logger]:
-    """Start the W&B run, or none if W&B cannot start or ``WANDB_MODE=disabled``; the run folder has everything anyway.
+    """Start the W&B run, unless W&B fails or ``WANDB_MODE=disabled``; the run folder has everything in any case.
 
-    A resumed run goes on in its W&B run if that is online. Files of an offline run cannot be appended to: then a new
-    one starts in the same group, and its configuration says ``resumed_from`` which run and step.
+    A resumed run continues its W&B run if that is online. The files of an offline run cannot be appended to: a new one
+    is started in the same group, with the earlier run and step as ``resumed_from`` in its configuration.
 
     Args:
-        header: What is known of the run before it starts, in the form of ``result.json``.
+        header: What is known about the run before it starts, in the form of ``result.json``.
         folder: The run folder.
         console: Where to print.
-        resumed: Where the run goes on, if it does.
+        resumed: Where the run resumes, if it does.
         project: The W&B project.
-        entity: The user or team that it belongs to; None takes W&B's default.
+        entity: The user or team that owns it; None uses W&B's default.
         mode: ``auto`` is online if W&B knows an API key, else offline.
     """
     place = wandb_mode(mode)
@@ -73,7 +73,7 @@ def open_wandb(
             resume="allow" if goes_on else None,
         )
     except wandb_errors() as error:
-        say(console, f"W&B could not start ({error}); going on without it", "yellow")
+        say(console, f"W&B could not start ({error}); continuing without it", "yellow")
         return []
     return [WandbLogger(experiment=started, save_dir=str(folder))]
 
@@ -82,13 +82,13 @@ def start(result: Result, folder: Path, *, config: dict[str, Any] | None = None,
     """Start the W&B run of a run.
 
     Args:
-        result: What is known of it, in the form of ``result.json``.
-        folder: Where W&B keeps its files.
-        config: What else the configuration holds.
-        place: Project, entity, mode and whatever else ``wandb.init`` takes.
+        result: What is known about it, in the form of ``result.json``.
+        folder: Where W&B stores its files.
+        config: Further entries of the W&B configuration.
+        place: Project, entity, mode and further arguments of ``wandb.init``.
 
     Raises:
-        wandb.Error: If W&B cannot.
+        wandb.Error: If W&B fails.
     """
     tags = [result["method"], result["setting"], result["dataset"]]
     named: dict[str, Any] = {"name": run_name(result), "group": group_name(result), "job_type": "run", "tags": tags}
@@ -96,12 +96,12 @@ def start(result: Result, folder: Path, *, config: dict[str, Any] | None = None,
 
 
 def init(folder: Path, *, id: str | None = None, **arguments: Any) -> Any:
-    """``wandb.init`` with W&B's files below a folder, whatever run the environment names; see ``OF_ONE_RUN``.
+    """Call ``wandb.init`` with a folder for its files, ignoring any run set in the environment; see ``OF_ONE_RUN``.
 
     Args:
-        folder: Where W&B keeps its files.
-        id: The run's id; None makes a new one.
-        arguments: What else ``wandb.init`` takes.
+        folder: Where W&B stores its files.
+        id: The run's id; None creates a new one.
+        arguments: Further arguments of ``wandb.init``.
     """
     wandb = load_wandb()
     named = {key: os.environ.pop(key) for key in OF_ONE_RUN if key in os.environ}
@@ -113,7 +113,7 @@ def init(folder: Path, *, id: str | None = None, **arguments: Any) -> Any:
 
 
 def load_wandb() -> Any:
-    """The package, without a word on the terminal."""
+    """Import wandb without output on the terminal."""
     os.environ.setdefault("WANDB_SILENT", "true")
     import wandb
 
@@ -121,12 +121,12 @@ def load_wandb() -> Any:
 
 
 def wandb_errors(*more: type[Exception]) -> tuple[type[Exception], ...]:
-    """What W&B raises where it cannot do something, and more."""
+    """Exceptions that W&B raises when it fails, and more."""
     return load_wandb().Error, OSError, *more
 
 
 def wandb_mode(mode: str = "auto") -> str:
-    """The mode of W&B that ``auto`` means here; another one is itself."""
+    """Resolve the W&B mode ``auto``; other modes are returned unchanged."""
     return os.environ.get("WANDB_MODE", "online" if has_key() else "offline") if mode == "auto" else mode
 
 
@@ -148,23 +148,23 @@ def server() -> str:
 
 
 def run_id(loggers: list[Logger]) -> dict[str, Any]:
-    """Which W&B run this is, to go on from it later; empty without one."""
+    """Facts about the W&B run that are needed to resume it later; empty if there is none."""
     runs = [logger.experiment for logger in loggers if isinstance(logger, WandbLogger)]
     return {"id": runs[0].id, "offline": runs[0].offline} if runs else {}
 
 
 def summarize_wandb(loggers: list[Logger], result: Result, folder: Path, console: Console) -> None:
-    """Write the summary and the table of domains, and take over the run folder."""
+    """Log the summary, the table of domains and the run folder to W&B."""
     for logger in loggers:
         if isinstance(logger, WandbLogger):
             try:
                 write_outcome(logger.experiment, result, folder)
             except wandb_errors() as error:
-                say(console, f"W&B did not get the outcome ({error}); it is in {folder}", "yellow")
+                say(console, f"W&B did not get the result ({error}); it is in {folder}", "yellow")
 
 
 def write_outcome(experiment: Any, result: Result, folder: Path) -> None:
-    """What a W&B run gets at its end; from the packed folder ``report --from-wandb`` makes what the folder makes."""
+    """Log the result of a finished run; ``report --from-wandb`` reads the packed run folder."""
     wandb = load_wandb()
     kind = "iou" if "domain_iou" in result else "error"
     rows = [[name, value, result["num_samples"][name]] for name, value in result[f"domain_{kind}"].items()]
@@ -179,6 +179,6 @@ def write_outcome(experiment: Any, result: Result, folder: Path) -> None:
 
 
 def close_wandb(loggers: list[Logger], *, failed: bool) -> None:
-    """End the W&B run as finished or failed, so that the next method gets one of its own."""
+    """End the W&B run as finished or failed, so that the next method gets its own."""
     if any(isinstance(logger, WandbLogger) for logger in loggers):
         load_wandb().finish(exit_code=int(failed))

@@ -1,4 +1,4 @@
-"""Finished runs to Weights & Biases and back: what a report needs of a run travels as a file of its W&B run."""
+"""Transfer of finished runs to Weights & Biases and back; the files that a report needs are part of the W&B run."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ from tta_bench.results.identity import identity
 from tta_bench.results.rows import logged_numbers
 from tta_bench.results.run_folder import FILES, empty_tally, read_results, whole_rows
 
-NO_KEY = "W&B knows no API key here: run wandb login, or set WANDB_API_KEY"
+NO_KEY = "W&B has no API key here: run wandb login, or set WANDB_API_KEY"
 
 
 def to_wandb(folders: Sequence[Path], place: str, baseline: str, console: Console) -> None:
-    """Give finished runs, and a comparison per group, to a project, under the names that they have when logged live.
+    """Upload finished runs, and a comparison per group, to a project, with the same names as when logged live.
 
-    A run keeps its id in W&B, so that what is there already is left as it is. With ``WANDB_MODE=offline`` all is
-    written as offline runs, which ``wandb sync`` uploads.
+    A run keeps its id in W&B, so runs that were uploaded before are not changed. With ``WANDB_MODE=offline``,
+    everything is written as offline runs, which ``wandb sync`` uploads.
 
     Args:
         folders: Run folders, or folders above them.
         place: ``entity/project``.
-        baseline: What gains are over in the comparison.
+        baseline: Baseline of the gains in the comparison.
         console: Where to print.
 
     Raises:
-        FileNotFoundError: If there is no run.
-        ValueError: If no run is finished, there is no such baseline, or W&B does not take them.
+        FileNotFoundError: If there are no runs.
+        ValueError: If no run is finished, the baseline does not exist, or W&B rejects the runs.
     """
     entity, project = read_place(place)
     results = read_results(folders)
     finished = [result for result in results if result["status"] in ("done", "failed")]
     if not finished:
-        raise ValueError(f"no run in {', '.join(map(str, folders))} is finished: give its command again, it goes on")
+        raise ValueError(f"no run in {', '.join(map(str, folders))} is finished: repeat its command to resume it")
     if left := len(results) - len(finished):
-        say(console, f"{left} of {len(results)} runs are not finished and left out: give their commands again")
+        say(console, f"{left} of {len(results)} runs are unfinished and left out: repeat their commands")
     groups = group_runs(map(RunRecord, finished), baseline)
     where: dict[str, Any] = {"entity": entity, "project": project, "mode": _mode()}
     try:
         given = [_give(result, where) for result in finished]
         log_comparisons(groups, folders[0], console, **where)
     except wandb_errors() as error:
-        raise ValueError(f"W&B did not take the runs for {place}: {error}") from error
-    told = f"{sum(given)} runs given to {place}, {len(given) - sum(given)} were there"
+        raise ValueError(f"W&B rejected the runs for {place}: {error}") from error
+    told = f"{sum(given)} runs uploaded to {place}, {len(given) - sum(given)} already there"
     if where["mode"] == "offline":
         places = shlex.join(map(str, folders))
         told += f"; to upload them: find {places} -path '*/wandb/offline-run-*' -prune -exec wandb sync {{}} +"
@@ -63,17 +63,17 @@ def to_wandb(folders: Sequence[Path], place: str, baseline: str, console: Consol
 
 
 def from_wandb(place: str, console: Console) -> list[Path]:
-    """Fetch the run folders of a project's runs.
+    """Download the run folders of a project's runs.
 
     Args:
         place: ``entity/project``.
         console: Where to print.
 
     Returns:
-        A run folder for each, below ``$TTA_BENCH_CACHE/wandb``.
+        The run folders, below ``$TTA_BENCH_CACHE/wandb``.
 
     Raises:
-        ValueError: If there is no key, no such project, or no run in it.
+        ValueError: If there is no API key, or the project does not exist or has no runs.
     """
     entity, project = read_place(place)
     if not has_key():
@@ -83,23 +83,23 @@ def from_wandb(place: str, console: Console) -> list[Path]:
         runs = list(load_wandb().Api().runs(f"{entity}/{project}", filters={"jobType": "run"}))
         folders = [folder for run in runs if (folder := _fetch(run, home / run.id))]
     except wandb_errors(ValueError, zipfile.BadZipFile) as error:  # an unknown project is a ValueError
-        raise ValueError(f"W&B did not give the runs of {place}: {error}") from error
+        raise ValueError(f"cannot download the runs of {place} from W&B: {error}") from error
     if not folders:
-        raise ValueError(f"{place} has no finished run of tta_bench, among {len(runs)} runs")
+        raise ValueError(f"none of the {len(runs)} runs of {place} is a finished run of tta_bench")
     if left := len(runs) - len(folders):
-        say(console, f"{left} of {len(runs)} runs of {place} have not ended, or are not of tta_bench, and are left out")
+        say(console, f"{left} of {len(runs)} runs of {place} are unfinished or not of tta_bench, and are left out")
     return folders
 
 
 def read_place(place: str) -> tuple[str, str]:
-    """Entity and project.
+    """Split ``entity/project``.
 
     Raises:
-        ValueError: If these are not two words.
+        ValueError: If the argument does not have this form.
     """
     entity, _, project = place.partition("/")
     if not entity or not project or "/" in project:
-        raise ValueError(f"{place!r} names no project of W&B: write entity/project")
+        raise ValueError(f"{place!r} is not a W&B project: it must have the form entity/project")
     return entity, project
 
 
@@ -113,7 +113,7 @@ def _mode() -> str:
 
 
 def _give(result: Result, where: dict[str, Any]) -> bool:
-    """Whether the run had to be made; a run that is there and has ended is left as it is."""
+    """Upload a run unless it has already ended in W&B; return whether it was uploaded."""
     folder = Path(result["folder"])
     run_id = _run_id(folder, result)
     if where["mode"] == "online" and _has_ended(f"{where['entity']}/{where['project']}/{run_id}"):
@@ -133,7 +133,7 @@ def _give(result: Result, where: dict[str, Any]) -> bool:
 
 
 def _run_id(folder: Path, result: Result) -> str:
-    """That of the W&B run that was logged live, if there is one, else one made from all that determines the numbers."""
+    """Id of the W&B run that was logged live, if any, else one derived from everything that determines the numbers."""
     files = sorted(folder.glob("wandb/*run-*/run-*.wandb"), key=lambda path: path.parent.name.removeprefix("offline-"))
     ids = [known for path in files if not (known := path.stem.removeprefix("run-")).startswith(PREFIX)]
     facts = {**identity(result), "name": run_name(result), "group": group_name(result)}
@@ -149,7 +149,7 @@ def _has_ended(path: str) -> bool:
 
 
 def _fetch(run: Any, folder: Path) -> Path | None:
-    """The run folder, or None if the W&B run has none."""
+    """Download the run folder; None if the W&B run has none."""
     for file in run.files(names=[RUN_FOLDER]):
         file.download(root=str(folder), replace=True).close()
         with zipfile.ZipFile(folder / RUN_FOLDER) as archive:

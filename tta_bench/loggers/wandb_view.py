@@ -9,18 +9,18 @@ STEP = "stream/step"
 
 
 def tell_view(run: Any, protocol: str, curve: str) -> str:
-    """Where the curves are: in the view that an earlier comparison made, in a new one, or how to get such a view.
+    """Say where the curves are: in the view of an earlier comparison, in a new view, or how to create one.
 
     Args:
-        run: The online run of the comparison; its summary remembers the view.
-        protocol: What the runs of the view have in their configuration.
+        run: The online run of the comparison; its summary stores the view.
+        protocol: Value of ``protocol`` in the configuration of the view's runs.
         curve: The metric that is drawn first, such as ``running_error``.
     """
     view, reason = run.summary.get("view"), "pip install wandb-workspaces to have this view saved"
     if not view and importlib.util.find_spec("wandb_workspaces") is not None:
         try:
             view = make_view(run.entity, run.project, run.name, protocol, curve)
-        except Exception as error:  # a package and a service that change
+        except Exception as error:  # the package and the service keep changing
             reason = f"the view could not be saved: {error}"
     if view:
         run.summary.update({"view": view})
@@ -33,14 +33,14 @@ def make_view(entity: str, project: str, name: str, protocol: str, curve: str) -
     """Save a new view.
 
     Args:
-        entity: Who owns the project.
+        entity: Owner of the project.
         project: The project.
-        name: What the view is called.
+        name: Name of the view.
         protocol: As in :func:`tell_view`.
         curve: As in :func:`tell_view`.
 
     Raises:
-        wandb.Error: If W&B cannot.
+        wandb.Error: If W&B fails.
     """
     import wandb_workspaces.reports.v2 as parts
     import wandb_workspaces.workspaces as views

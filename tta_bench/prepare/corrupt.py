@@ -1,4 +1,4 @@
-"""Write corrupted copies of clean images, with all processors. Does not import torch."""
+"""Writes corrupted copies of clean images in parallel processes, without importing torch."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ _CHUNK = 32
 
 @dataclass(frozen=True)
 class CorruptionRecipe:
-    """What is corrupted, how, and where it goes; every process makes the same images of it.
+    """What to corrupt, how, and where to write it; every process generates the same images from it.
 
     Args:
         images: A folder of class folders, the folder of CIFAR's binary version, a ``.npz`` or a ``.npy`` file.
-        output: The folder that is written.
+        output: The output folder.
         family: Constants of the corruptions, and the layout: ``imagenet`` and ``tiny`` are written as JPEG files in
             ``<corruption>/<severity>/<class>/``, ``cifar`` as ``<corruption>.npy`` with five blocks.
-        domains: ``common``, ``validation``, a group, or corruption names with commas between them.
-        severities: Which of 1 to 5.
-        labels: The ``.npy`` file of labels beside a ``.npy`` file of images.
-        split: Which part of a ``.npz`` file or of CIFAR.
-        image_size: Side S of the square that images of folders are cut to, from S / 0.875. None keeps them as they
-            are, but takes 224 for class folders in family ``imagenet``, as published.
-        frost_folder: The published frost textures; without it textures are generated.
+        domains: ``common``, ``validation``, a group, or corruption names separated by commas.
+        severities: Some of 1 to 5.
+        labels: The ``.npy`` file of labels for a ``.npy`` file of images.
+        split: Split of a ``.npz`` file or of CIFAR.
+        image_size: Side S of the centre crop of images in folders, after resizing to S / 0.875. None keeps them as
+            they are, except that class folders in family ``imagenet`` use 224, as published.
+        frost_folder: The published frost textures; without it, textures are generated.
         seed: Seed of the corruptions.
 
     Raises:
@@ -71,9 +71,9 @@ class CorruptionRecipe:
         if self.family not in FAMILIES:
             raise ValueError(f"--family must be one of {', '.join(FAMILIES)}; got {self.family!r}")
         if not self.severities or not set(self.severities) <= set(SEVERITIES):
-            raise ValueError(f"--severities must be some of 1, 2, 3, 4, 5; got {list(self.severities)}")
+            raise ValueError(f"--severities must be a subset of 1, 2, 3, 4, 5; got {list(self.severities)}")
         if self.family == "cifar" and sorted(self.severities) != list(SEVERITIES):
-            raise ValueError("a file of CIFAR-C holds all five severities: leave --severities out")
+            raise ValueError("a file of CIFAR-C holds all five severities: omit --severities")
         for name in self.corruptions:
             if "/" in name or name == "clean":
                 raise ValueError(f"--domains takes corruptions without a severity, not {name!r}: see --severities")
@@ -84,7 +84,7 @@ class CorruptionRecipe:
         return domain_names(self.domains.split(",") if "," in self.domains else self.domains)
 
     def open(self) -> CorruptedDomains:
-        """The images of all corruptions at all severities; the same as those of ``dataset=corrupted``."""
+        """The images of all corruptions at all severities, the same as those of ``dataset=corrupted``."""
         size = self.image_size
         if size is None and self.family == "imagenet" and _is_class_folders(Path(self.images).expanduser()):
             size = 224
@@ -96,14 +96,14 @@ class CorruptionRecipe:
         )  # fmt: skip
 
     def layout(self, images: CorruptedDomains) -> Layout:
-        """How they are written."""
+        """The layout in which the images are written."""
         folder, shape = Path(self.output).expanduser(), images.clean[0].shape
         if self.family == "cifar":
             return SeverityBlocks(folder, images.clean.labels, shape)
         return JpegFolders(folder, names_of(images.clean), self.severities, shape)
 
     def facts(self, images: CorruptedDomains) -> dict[str, Any]:
-        """What must agree between two calls that write into one folder."""
+        """Facts that must agree between calls that write to the same folder."""
         return {
             "schema": SCHEMA, "clean": images.clean.describe(), "clean_digest": digest(images.clean), "seed": self.seed,
             "family": self.family, "frost_textures": name_frost_textures(self.frost_folder),
@@ -115,7 +115,7 @@ def _is_class_folders(path: Path) -> bool:
 
 
 class Chunk(NamedTuple):
-    """Some images of a corruption at a severity: the work of one process at a time."""
+    """Some images of one corruption at one severity: a unit of work for a process."""
 
     corruption: str
     severity: int
@@ -123,14 +123,14 @@ class Chunk(NamedTuple):
 
 
 class _Writer:
-    """What each process holds: the clean images and the layout."""
+    """State of each process: the clean images and the layout."""
 
     def __init__(self, recipe: CorruptionRecipe) -> None:
         self.images = recipe.open()
         self.layout = recipe.layout(self.images)
 
     def write(self, chunk: Chunk) -> int:
-        """Write what is missing of a chunk, and return its number of images."""
+        """Write the missing images of a chunk, and return its number of images."""
         corruption, severity, rows = chunk
         for index in rows:
             if not self.layout.has(corruption, severity, index):
@@ -143,7 +143,7 @@ _writer: _Writer
 
 def _begin(recipe: CorruptionRecipe) -> None:
     global _writer
-    use_one_thread()  # the processes are as many as the processors
+    use_one_thread()  # there is one process per processor
     _writer = _Writer(recipe)
 
 
@@ -152,14 +152,14 @@ def _write(chunk: Chunk) -> int:
 
 
 def corrupt_files(recipe: CorruptionRecipe, console: Console, processes: int | None = None) -> None:
-    """Write every corruption at every severity; the number of processes changes no image.
+    """Write every corruption at every severity; the images do not depend on the number of processes.
 
-    The same call goes on where an earlier one was cut off.
+    After an interruption, the same call continues where the earlier one stopped.
 
     Args:
-        recipe: What and where.
+        recipe: What to write, and where.
         console: Shows the progress.
-        processes: How many; None takes the number of processors.
+        processes: Number of processes; None uses the number of processors.
 
     Raises:
         ValueError: If an image cannot be read or the folder holds other images.
@@ -204,7 +204,7 @@ def _chunks(corruption: str, severities: tuple[int, ...], count: int) -> Iterato
 
 
 def _write_classes(folder: Path, layout: Layout) -> None:
-    """The list of classes that ``dataset=imagenet_c`` takes for other classes than ImageNet's."""
+    """Write the list of classes that ``dataset=imagenet_c`` needs for classes that are not ImageNet's."""
     if isinstance(layout, JpegFolders):
         folder.joinpath("classes.txt").write_text("\n".join(layout.classes) + "\n", encoding="utf-8")
 
@@ -225,7 +225,7 @@ def _how_to_read(recipe: CorruptionRecipe, writer: _Writer) -> str:
 
 
 def _is_begun(folder: Path, facts: dict[str, Any]) -> bool:
-    """Whether an earlier call has written into the folder; it must have written images of the same kind."""
+    """Whether an earlier call has written to the folder; it must have written images of the same kind."""
     there = read_recipe(folder)
     if there is None:
         if any(folder.iterdir()):

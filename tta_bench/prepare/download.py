@@ -1,4 +1,4 @@
-"""Public data sets: where they lie, and how they get onto a disk whole."""
+"""Downloads of public data sets: addresses, checksums, resuming and unpacking."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tta_bench.console import progress_bar, say
 from tta_bench.files import check_space, writing
 from tta_bench.suggestions import did_you_mean
 
-ATTEMPTS = 5  # in a row without a byte gained, before giving up
+ATTEMPTS = 5  # in a row without progress, before giving up
 PAUSE = 2.0  # seconds before the second attempt; doubled before each further one
-TIMEOUT = 60.0  # seconds without an answer
+TIMEOUT = 60.0  # seconds without a response
 CHUNK = 1 << 20
-_PASSING = (408, 425, 429, 500, 502, 503, 504)  # HTTP answers that may be others in a while
+_PASSING = (408, 425, 429, 500, 502, 503, 504)  # HTTP errors that may be temporary
 _ZENODO = "https://zenodo.org/records/{}/files/{}?download=1"
 _CIFAR = "https://www.cs.toronto.edu/~kriz/{}"
 _HENDRYCKS = "https://people.eecs.berkeley.edu/~hendrycks/{}"
@@ -40,9 +40,9 @@ class Archive:
 
     Args:
         url: Its address.
-        md5: Its published checksum; None if we know none for certain.
-        size: Its size in bytes; None if we do not know it for certain.
-        folder: Where it is unpacked, below the user's folder.
+        md5: Its published checksum; None if not known for certain.
+        size: Its size in bytes; None if not known for certain.
+        folder: Where it is unpacked, relative to the user's folder.
     """
 
     url: str
@@ -86,13 +86,13 @@ PUBLIC: dict[str, tuple[Archive, ...]] = {
 
 
 def download(name: str, folder: str | Path, console: Console) -> None:
-    """Bring a public data set onto the disk: download, check, unpack.
+    """Download, check and unpack a public data set.
 
-    The same call goes on where an earlier one was cut off, and does nothing when all is there.
+    After an interruption, the same call continues where the earlier one stopped; it does nothing if all is complete.
 
     Args:
         name: A key of ``PUBLIC``.
-        folder: Where the data set goes. Archives are removed once they are unpacked.
+        folder: The output folder. Archives are removed once they are unpacked.
         console: Shows the progress.
 
     Raises:
@@ -119,7 +119,7 @@ def download(name: str, folder: str | Path, console: Console) -> None:
 
 
 def downloads_table() -> Table:
-    """The public data sets with their archives, sizes and whether a checksum is known."""
+    """Table of the public data sets with their archives, sizes and whether a checksum is known."""
     table = Table("name", "archives", "size", "checksum")
     for name, archives in PUBLIC.items():
         sizes = [archive.size for archive in archives]
@@ -130,10 +130,10 @@ def downloads_table() -> Table:
 
 
 def fetch(archive: Archive, folder: Path, bar: Progress) -> Path:
-    """Download one file, going on where an earlier attempt ended; it gets its name when it is whole and right.
+    """Download one file, resuming an earlier attempt; it gets its final name when it is complete and verified.
 
     Raises:
-        ValueError: If the server refuses, sends something else, or nothing more after several attempts.
+        ValueError: If the server rejects the request, sends something else, or stops sending after several attempts.
     """
     target, part = folder / archive.name, folder / f"{archive.name}.part"
     if target.exists():  # an earlier call was interrupted while it unpacked
@@ -151,8 +151,8 @@ def fetch(archive: Archive, folder: Path, bar: Progress) -> Path:
             failures = 1 if _received(archive, folder) > before else failures + 1
             if failures >= ATTEMPTS:
                 raise ValueError(
-                    f"{archive.url} breaks off ({error}), {ATTEMPTS} times in a row: the {_received(archive, folder)} "
-                    "bytes so far are kept, run the same command later to go on"
+                    f"{archive.url} failed {ATTEMPTS} times in a row ({error}): the {_received(archive, folder)} bytes "
+                    "received so far are kept; run the same command later to resume"
                 ) from error
             time.sleep(PAUSE * 2 ** (failures - 1))
     _check_md5(archive, part, lambda position: bar.update(task, completed=position, description=f"check {part.name}"))
@@ -161,7 +161,7 @@ def fetch(archive: Archive, folder: Path, bar: Progress) -> Path:
 
 
 def _receive(archive: Archive, part: Path, report: Callable[[int], Any]) -> None:
-    """One attempt: what is missing is appended to the part."""
+    """Attempt to download the missing bytes and append them to the partial file."""
     have = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": f"tta_bench/{version('tta_bench')}"}
     if have:
@@ -170,22 +170,22 @@ def _receive(archive: Archive, part: Path, report: Callable[[int], Any]) -> None
     try:
         response = urllib.request.urlopen(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
-        if error.code == 416:  # nothing is left to send: the part is the whole file, or the beginning of none
+        if error.code == 416:  # nothing left to send: the partial file is either complete or of another file
             if error.headers.get("Content-Range", "").rpartition("/")[2] == str(have):
                 return
             part.unlink()
-            raise ConnectionError("what was there is longer than the file") from error
+            raise ConnectionError("the partial file is longer than the file") from error
         if error.code in _PASSING:
             raise
-        raise ValueError(f"{archive.url} answers {error.code} ({error.reason}): has it moved?") from error
+        raise ValueError(f"{archive.url} returned {error.code} ({error.reason}): has it moved?") from error
     with response:
         if response.headers.get_content_type() == "text/html":
             raise ValueError(_web_page(archive))
-        start = have if response.status == 206 else 0  # a server without ranges sends all of it again
+        start = have if response.status == 206 else 0  # a server without range requests sends the whole file again
         length = response.headers.get("Content-Length")
         total = archive.size if length is None else start + int(length)
         if archive.size not in (None, total):
-            raise ValueError(f"{archive.url} offers {total} bytes where {archive.size} were published: has it changed?")
+            raise ValueError(f"{archive.url} has {total} bytes, but {archive.size} were published: has it changed?")
         check_space(part.parent, 2 * (total or 0) - start, "choose another --folder")
         position = start
         with part.open("r+b" if start else "wb") as file:
@@ -196,7 +196,7 @@ def _receive(archive: Archive, part: Path, report: Callable[[int], Any]) -> None
                 position += file.write(chunk)
                 report(position)
     if total is not None and position < total:
-        raise ConnectionError(f"{position} of {total} bytes came")
+        raise ConnectionError(f"received {position} of {total} bytes")
 
 
 def _is_passing(error: Exception) -> bool:
@@ -206,7 +206,7 @@ def _is_passing(error: Exception) -> bool:
 
 
 def _web_page(archive: Archive) -> str:
-    return f"{archive.url} sends a web page in the place of the file: open it in a browser and save the file from there"
+    return f"{archive.url} sends a web page instead of the file: open it in a browser and save the file from there"
 
 
 def _check_md5(archive: Archive, part: Path, report: Callable[[int], Any]) -> None:
@@ -216,13 +216,13 @@ def _check_md5(archive: Archive, part: Path, report: Callable[[int], Any]) -> No
     if found != archive.md5:
         part.unlink()
         raise ValueError(
-            f"{archive.url} sent a file with MD5 {found} where {archive.md5} was published: it was "
-            "removed, run the same command to download it again"
+            f"{archive.url} sent a file with MD5 {found}, but {archive.md5} was published: it was "
+            "removed; run the same command to download it again"
         )
 
 
 def md5_of(path: Path, report: Callable[[int], Any] = lambda position: None) -> str:
-    """Checksum of a file; ``report`` is told how many bytes were read."""
+    """MD5 of a file; ``report`` is called with the number of bytes read so far."""
     digest, position = hashlib.md5(usedforsecurity=False), 0
     with path.open("rb") as file:
         while chunk := file.read(CHUNK):
@@ -233,31 +233,31 @@ def md5_of(path: Path, report: Callable[[int], Any] = lambda position: None) -> 
 
 
 def unpack(file: Path, folder: Path, bar: Progress | None = None) -> None:
-    """Unpack a tar file; members that would leave the folder, and devices, are refused.
+    """Unpack a tar file, rejecting devices and members outside the folder.
 
     Raises:
-        ValueError: If the file is damaged or holds such a member.
+        ValueError: If the file is damaged or contains such a member.
     """
     if not hasattr(tarfile, "data_filter"):
-        raise ValueError("this Python cannot unpack safely: take 3.10.12, 3.11.4, 3.12 or later")
+        raise ValueError("this Python cannot unpack safely: use 3.11.4, 3.12 or later")
     task = bar.add_task(f"unpack {file.name}", total=file.stat().st_size) if bar else None
     try:
         with file.open("rb") as stream, tarfile.open(fileobj=stream) as archive:
             while (member := archive.next()) is not None:
                 archive.extract(member, folder, filter="data")
-                archive.members.clear()  # type: ignore[attr-defined]  # else a million members fill the memory
+                archive.members.clear()  # type: ignore[attr-defined]  # or a million members fill the memory
                 if bar and task is not None:
                     bar.update(task, completed=stream.tell())
     except tarfile.FilterError as error:
-        raise ValueError(f"{file} is not unpacked any further: {error}") from error
+        raise ValueError(f"unpacking {file} stopped: {error}") from error
     except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, KeyError) as error:
-        raise ValueError(f"{file} is no tar file, or it is damaged: {error}") from error
+        raise ValueError(f"{file} is damaged or not a tar file: {error}") from error
     if bar and task is not None:
         bar.remove_task(task)
 
 
 def _done(archive: Archive, folder: Path) -> Path:
-    """The mark that an archive was unpacked."""
+    """File that marks an archive as unpacked."""
     return folder / f".{archive.name}.unpacked"
 
 

@@ -1,4 +1,4 @@
-"""Decode a data set once and keep it as plain arrays."""
+"""Decodes a data set once and stores it as plain arrays."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class _Part:
         return len(self.labels) * int(np.prod(self.shape))
 
     def write(self, folder: Path, pool: ThreadPoolExecutor, advance: Callable[[int], None]) -> None:
-        """Decode all images; the file gets its name when it is whole.
+        """Decode all images; the file gets its final name when it is complete.
 
         Raises:
-            ValueError: If an image cannot be read or has another size than the first.
+            ValueError: If an image cannot be read or its size differs from that of the first image.
         """
         file = pixel_file(folder, self.domain)
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ class _Part:
             if image.shape != self.shape:
                 (h, w, _), (height, width, _) = image.shape, self.shape
                 raise ValueError(
-                    f"image {index} of {self.domain or 'the source'} has {h}x{w} pixels and the first has "
+                    f"image {index} of {self.domain or 'the source'} has {h}x{w} pixels, but the first has "
                     f"{height}x{width}: set dataset.image_size"
                 )
             pixels[index] = image
@@ -70,23 +70,24 @@ def pack(
     with_source: bool = True,
     threads: int | None = None,
 ) -> None:
-    """Write every domain of a data set as a memory map of pixels and one of labels; ``dataset=packed`` reads them.
+    """Write the pixels and labels of every domain as arrays, which ``dataset=packed`` memory-maps.
 
-    What is finished is not written again, so that the same call goes on after an interruption.
+    Finished arrays are not written again, so that the same call continues after an interruption.
 
     Args:
         domains: The data set.
-        folder: Where the arrays go.
+        folder: The output folder.
         console: Shows the progress.
-        with_source: Also write the images of the source domain, if there are some.
-        threads: How many images are decoded at a time; None takes the number of processors.
+        with_source: Whether to write the images of the source domain as well, if there are any.
+        threads: Number of images that are decoded in parallel; None uses the number of processors.
 
     Raises:
-        ValueError: If the folder holds another data set or an image cannot be read; or pixels have classes.
+        ValueError: If the folder holds another data set, an image cannot be read, or the data set has a class per
+            pixel.
         WriteError: If the folder cannot be written, or the disk is too small.
     """
     if has_label_maps(domains):
-        raise ValueError(f"{domains.name} has a class per pixel, and data pack keeps one per image: run it as it is")
+        raise ValueError(f"{domains.name} has a class per pixel, but data pack stores one per image: use it unpacked")
     folder = Path(folder).expanduser()
     source = _source(domains) if with_source else None
     facts = {

@@ -19,10 +19,10 @@ CORRUPTION_GROUPS = {
 
 
 def domain_groups(domains: Iterable[str]) -> list[tuple[str, dict[str, str]]]:
-    """Domains in groups of (heading, {name: short name}).
+    """Group domains as (heading, {name: short name}).
 
-    Corruptions among the 15 come in the order and under the headings of papers, whatever the order given. If any
-    domain is another one, all stay in the order given, in one group without heading.
+    If all domains are among the 15 corruptions, they have the order and headings of papers, whatever the given order.
+    Otherwise all domains keep the given order, in one group without a heading.
 
     Example:
         >>> domain_groups(["fog", "shot_noise"])

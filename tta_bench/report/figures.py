@@ -28,18 +28,18 @@ from tta_bench.report.svg import (
 from tta_bench.results.visits import Visit
 
 MOST = 6
-"""Entries with a colour of their own beside the baseline; the others are grey until chosen."""
+"""Number of entries, besides the baseline, with their own colour; the others are grey until selected."""
 LANE = 15
 BAND = 12
 FAMILIES = ("#b35806", "#4575b4", "#1b8a6b", "#7a6bb0")
-"""Noise, blur, weather, digital: told apart by every common kind of colour vision, and labelled besides."""
+"""Noise, blur, weather, digital: distinguishable with all common kinds of colour vision, and labelled as well."""
 
 Points = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True)
 class Look:
-    """How an entry looks.
+    """Appearance of an entry.
 
     Attributes:
         id: Its id in the page.
@@ -51,12 +51,12 @@ class Look:
 
     @property
     def stands_out(self) -> bool:
-        """Whether it has a colour of its own."""
+        """Whether it has its own colour."""
         return self.colour != "other"
 
 
 def looks_of(groups: Sequence[Group]) -> dict[Entry, Look]:
-    """Colours for the baseline and the best entries of each group, the same for one label in all groups if possible."""
+    """Choose colours for the baseline and the best entries of each group, if possible the same in all groups."""
     slots: dict[str, int] = {}
     found = {}
     for number, group in enumerate(groups, start=1):
@@ -77,7 +77,7 @@ def looks_of(groups: Sequence[Group]) -> dict[Entry, Look]:
 
 
 def domain_colours(domains: Sequence[str]) -> dict[str, str]:
-    """A colour per domain: the hue of its group, its members from strong to pale; by position for other domains."""
+    """Choose a colour per domain: the hue of its group, from strong to pale; by position for other domains."""
     known = {name: (f, k) for f, group in enumerate(CORRUPTION_GROUPS.values()) for k, name in enumerate(group)}
     places = {name: known.get(name, (i % 4, i // 4 % 4)) for i, name in enumerate(domains)}
     return {name: _paler(FAMILIES[family], 0.2 * member) for name, (family, member) in places.items()}
@@ -99,10 +99,10 @@ class Line:
 
     Attributes:
         run: The run.
-        look: How its entry looks.
+        look: Appearance of its entry.
         label: Its name.
         points: Its points (batch, value).
-        style: Class that tells curves of one run apart.
+        style: CSS class that distinguishes the curves of one run.
     """
 
     run: RunRecord
@@ -113,7 +113,7 @@ class Line:
 
 
 def stream_figures(group: Group, stream: StreamId, looks: Mapping[Entry, Look]) -> list[tuple[str, str]]:
-    """(Title, SVG) of a stream: when which domain arrives, running error or IoU, coreset, distance to the source."""
+    """Draw (title, SVG) of a stream: its domains, running error or IoU, coreset, distance to the source."""
     shown = [(entry, run) for entry in group.entries for run in _shown_runs(entry, stream)]
     longest = max((run for _, run in shown), key=lambda run: run.trace.steps, default=None)
     if longest is None or not longest.trace.steps:
@@ -144,14 +144,14 @@ def stream_figures(group: Group, stream: StreamId, looks: Mapping[Entry, Look]) 
 
 
 def _shown_runs(entry: Entry, stream: StreamId) -> list[RunRecord]:
-    """The counted run of a stream, or what a running or failed one has so far."""
+    """The counted run of a stream, or the unfinished runs so far."""
     if stream in entry.counted:
         return [entry.counted[stream]]
     return [run for run in entry.runs if run.stream == stream and run.trace.steps][-1:]
 
 
 class _Columns:
-    """A stream in columns of equal numbers of batches: which domains each contains, and which prevails."""
+    """A stream in columns of equal numbers of batches: the domains in each, and the most frequent one."""
 
     def __init__(self, visits: Sequence[Visit], steps: int) -> None:
         self.width = -(-steps // (2 * MAX_POINTS))
@@ -227,7 +227,7 @@ def _end_labels(plot: Plot, lines: Sequence[Line]) -> None:
 
 
 def _band(plot: Plot, columns: _Columns) -> None:
-    """The prevailing domain of each batch above the curves."""
+    """Draw the most frequent domain of each batch above the curves."""
     domains = sorted(columns.present)
     colours = domain_colours(domains)
     names = {name: short for _, group in domain_groups(domains) for name, short in group.items()}
@@ -241,7 +241,7 @@ def _band(plot: Plot, columns: _Columns) -> None:
 
 
 def cost_figure(group: Group, looks: Mapping[Entry, Look]) -> str:
-    """Mean error or IoU against forward and backward passes per sample; empty without a finished run."""
+    """Draw mean error or IoU against forward and backward passes per sample; empty without finished runs."""
     measure = mean_measure(group)
     name_of = measure.title[0].lower() + measure.title[1:]
     points: list[tuple[Entry, float, float]] = []
@@ -266,7 +266,7 @@ def cost_figure(group: Group, looks: Mapping[Entry, Look]) -> str:
 
 
 def _dot_labels(plot: Plot, points: Iterable[tuple[Entry, float, float]], looks: Mapping[Entry, Look]) -> None:
-    """A name beside each dot: to its left where another dot stands on its right, higher or lower where names meet."""
+    """Label each dot: on its left if another dot is on its right, shifted up or down if labels overlap."""
     placed = [(entry, *plot.at(cost, error)) for entry, cost, error in points]
     heights = spaced([y for *_, y in placed], low=TOP, high=plot.bottom - 6)
     for (entry, x, y), height in zip(placed, heights, strict=True):

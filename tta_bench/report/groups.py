@@ -1,7 +1,8 @@
-"""Which runs may be compared, which are averaged, and against what a gain is measured.
+"""Grouping of runs: which may be compared, which are averaged, and which are the baseline of gains.
 
-Three levels: a *group* holds runs of one protocol (data, setting, weights, ...), an *entry* of a group the runs of one
-method with the same hyper-parameters, which differ in their stream only: its seed or its named order.
+There are three levels: a *group* contains the runs of one protocol (data, setting, weights, ...), and an *entry* of a
+group contains the runs of one method with the same hyper-parameters, which differ only in the seed or the named order
+of their stream.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ T = TypeVar("T")
 
 SOURCE = "source"
 UNFINISHED = ("failed", "interrupted", "running")
-"""States of runs that give no numbers."""
+"""Statuses of runs without final numbers."""
 NOT_OF_THE_METHOD = {
-    *("method", "seed", "setting", "dataset", "model", "trainer"),  # told apart otherwise
+    *("method", "seed", "setting", "dataset", "model", "trainer"),  # distinguished elsewhere
     *NOT_IDENTITY,
-    "forgetting",  # measured when the stream has ended
+    "forgetting",  # measured after the stream
 }
-"""Keys of a configuration that may differ within an entry; of any other, such as a policy of resets, it says so."""
+"""Configuration keys that may differ within an entry; others, such as a reset policy, become part of its label."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,9 +37,9 @@ class Entry:
     """The runs of one method with the same hyper-parameters in one group; entries are compared by identity.
 
     Attributes:
-        label: The method, and what tells its hyper-parameters from those of its other entries.
+        label: The method, with the hyper-parameters in which it differs from other entries of the method.
         runs: All its runs.
-        counted: The finished run of each stream. Of several of the same stream, the one that finished last.
+        counted: The finished run of each stream; if there are several, the one that finished last.
     """
 
     label: str
@@ -51,13 +52,13 @@ class Entry:
 
     @cached_property
     def counted(self) -> dict[StreamId, RunRecord]:
-        """By stream, in order; see the class."""
+        """The finished run of each stream, in order; see the class."""
         done = sorted((run for run in self.runs if run.done), key=lambda run: str(run.result.get("finished")))
         latest = {run.stream: run for run in done}
         return {stream: latest[stream] for stream in sorted(latest)}
 
     def values(self, value: Value) -> dict[StreamId, float]:
-        """A number of each counted run that has it."""
+        """A number of each counted run, if it has it."""
         return {stream: x for stream, run in self.counted.items() if (x := value(run)) is not None}
 
     def spread(self, value: Value) -> Spread | None:
@@ -66,19 +67,19 @@ class Entry:
 
     @property
     def is_sound(self) -> bool:
-        """Whether it has counted runs, and the files of every one of them agree."""
+        """Whether it has counted runs whose files are all consistent."""
         return bool(self.counted) and not any(run.disagreements for run in self.counted.values())
 
     @property
     def notes(self) -> list[str]:
-        """Whether it knows what no method can know, how many of its runs give no numbers, and why."""
+        """Notes on oracle knowledge, and on the number of runs without final numbers, and why."""
         status = Counter(str(run.result["status"]) for run in self.runs)
         found = ["oracle"] if self.runs[0].result.get("oracle") else []
         found += [f"{status[name]} {name}" for name in UNFINISHED if status[name]]
         if repeated := status["done"] - len(self.counted):
             found.append(f"{repeated} repeated, not counted")
         if odd := sum(bool(run.disagreements) for run in self.runs):
-            found.append(f"{odd} with files that do not agree")
+            found.append(f"{odd} with inconsistent files")
         return found
 
 
@@ -87,8 +88,9 @@ class Group:
     """Runs of one protocol.
 
     Attributes:
-        protocol: All in which its runs agree, by dotted name.
-        differs: The part of ``protocol`` that tells it from other groups of the same data set, setting and model.
+        protocol: Everything that its runs have in common, by dotted name.
+        differs: The part of ``protocol`` that distinguishes it from other groups of the same data set, setting and
+            model.
         entries: Its entries, in order of first appearance.
         baseline: Name of the baseline.
     """
@@ -105,7 +107,7 @@ class Group:
 
     @property
     def disagreements(self) -> list[str]:
-        """A sentence for each run whose files do not agree; its numbers are shown nevertheless."""
+        """One sentence per run with inconsistent files; its numbers are shown nevertheless."""
         odd = [(entry, run) for entry in self.entries for run in entry.runs if run.disagreements]
         return [f"{entry.label}, {run.stream}: {run.disagreement}" for entry, run in odd]
 
@@ -116,17 +118,17 @@ class Group:
 
     @cached_property
     def segments(self) -> bool:
-        """Whether its runs classify pixels; they are compared by their mean IoU then, which is better when higher."""
+        """Whether its runs are segmentation, which is compared by mean IoU (higher is better)."""
         return any("mean_iou" in run.result for run in self.runs)
 
     @property
     def note(self) -> str:
-        """What tells it from other groups of the same name; empty where nothing needs to."""
+        """How it differs from other groups of the same name; empty if there are none."""
         return " ".join(f"{key}={value}" for key, value in self.differs.items())
 
     @property
     def baseline_first(self) -> list[Entry]:
-        """Its entries as papers list them, the baseline on top."""
+        """Its entries in the order of papers, with the baseline first."""
         return sorted(self.entries, key=lambda entry: entry is not self.baseline_entry)
 
     @cached_property
@@ -136,34 +138,34 @@ class Group:
 
     @cached_property
     def domains(self) -> list[str]:
-        """The domains that its finished runs met, in the data set's own order, whatever the stream showed first."""
+        """The domains of its finished runs in the data set's order, independent of the order in the stream."""
         met = {d: None for e in self.entries for run in e.counted.values() for d in run.result["domain_error"]}
         own = [str(name) for name in self.protocol.get("domains", [])]
         return sorted(met, key=lambda d: (own.index(d) if d in own else len(own), d))
 
     @cached_property
     def ranked_streams(self) -> frozenset[StreamId]:
-        """The streams that most entries have finished (of equally many, the most streams)."""
+        """The set of streams that most entries have finished; ties are broken by the number of streams."""
         sets = Counter(frozenset(entry.counted) for entry in self.entries if entry.counted)
         return max(sets, key=lambda streams: (sets[streams], len(streams)), default=frozenset())
 
     def is_ranked(self, entry: Entry) -> bool:
-        """Whether its means are over the same streams as most others' and its files agree.
+        """Whether its means are over the same streams as those of most entries, and its files are consistent.
 
-        Other entries are shown, but never called best.
+        Other entries are shown, but never marked as best.
         """
         return frozenset(entry.counted) == self.ranked_streams and entry.is_sound
 
     def ranks(self, value: Value, *, digits: int, higher: bool = False) -> dict[Entry, int]:
-        """The best (1) and the second best (2) means in competition ranking; the others have no rank.
+        """Rank the best (1) and the second best (2) means in competition ranking; other entries have no rank.
 
-        A rank is one more than the number of better means, so that after two that share the first place nobody is
-        second. Means that are printed alike are equal. Where all are equal nobody is best, and of two nobody is second.
+        A rank is one more than the number of better means, so that no entry is second after a tie for first. Means
+        that are printed alike are tied. If all are tied, no entry is best; if there are only two, none is second.
 
         Args:
-            value: What is averaged.
-            digits: Decimals that are printed.
-            higher: Whether higher is better, rather than lower.
+            value: Value to average.
+            digits: Number of decimals that are printed.
+            higher: Whether higher is better.
         """
         found = {e: s.mean for e in self.entries if self.is_ranked(e) and (s := e.spread(value)) is not None}
         costs = {e: round(-mean if higher else mean, digits) for e, mean in found.items()}
@@ -173,10 +175,10 @@ class Group:
         return {e: rank for e, rank in ranks.items() if rank == 1 or rank == 2 < len(ranks)}
 
     def gain(self, entry: Entry) -> Difference | None:
-        """How much better than the baseline's its mean is, in points, paired by stream; None if unknown.
+        """Improvement of its mean over the baseline, in points, paired by stream; None if unknown.
 
-        An error is better when lower, a mean IoU when higher. Where Source itself is not among the runs, its mean that
-        the runs remember stands in for it.
+        A lower error and a higher mean IoU are improvements. If there are no runs of Source itself, its mean as stored
+        in the other runs is used.
         """
         key = "mean_iou" if self.segments else "mean_error"
         own = entry.values(lambda run: run.number(key))
@@ -191,16 +193,16 @@ class Group:
 
     @cached_property
     def baseline_entry(self) -> Entry | None:
-        """The entry of that label, or the only one of that method.
+        """The entry whose label is the baseline, or else the only entry of that method.
 
         Raises:
-            ValueError: If several entries are of that method.
+            ValueError: If there are several entries of that method.
         """
         named = [e for e in self.entries if e.label == self.baseline]
         named = named or [e for e in self.entries if e.method == self.baseline]
         if len(named) > 1:
             raise ValueError(
-                f"baseline {self.baseline} stands for several: choose one of {', '.join(e.label for e in named)}"
+                f"baseline {self.baseline} is ambiguous: choose one of {', '.join(e.label for e in named)}"
             )
         return named[0] if named else None
 
@@ -214,17 +216,17 @@ class Group:
 
 
 def group_runs(runs: Iterable[RunRecord], baseline: str = SOURCE) -> list[Group]:
-    """Runs in groups that may be compared, in order of first appearance.
+    """Group runs that may be compared, in order of first appearance.
 
-    Two runs share a group if they agree in data set, domains, preprocessing, model, weights, precision and setting with
-    all its parameters but the order of domains, and if runs of the same seed and order saw the same stream.
+    Two runs are in one group if they agree in data set, domains, preprocessing, model, weights, precision and setting,
+    with all its parameters except the order of domains, and if runs of the same seed and order saw the same stream.
 
     Args:
         runs: Any runs.
-        baseline: Label of an entry, or a method of which there is one entry in a group.
+        baseline: Label of an entry, or a method with one entry in a group.
 
     Raises:
-        ValueError: If no group has the baseline (Source is known without), or it is ambiguous.
+        ValueError: If the baseline is in no group (Source is always available), or is ambiguous.
     """
     by_protocol = [part for same in _split(runs, protocol_key) for part in _split_streams(same)]
     keys = [{**protocol_key(part[0]), **extra} for part, extra in by_protocol]
@@ -239,7 +241,7 @@ def group_runs(runs: Iterable[RunRecord], baseline: str = SOURCE) -> list[Group]
 
 
 def protocol_key(run: RunRecord) -> Key:
-    """All in which runs must agree to be compared, and under "" what every table shows of it."""
+    """Everything in which runs must agree to be compared; under "" the part that every table shows."""
     result = run.result
     config = result["config"]
     return {
@@ -252,7 +254,7 @@ def protocol_key(run: RunRecord) -> Key:
 
 
 def entry_key(run: RunRecord) -> Key:
-    """All in which runs must agree to be averaged, and under "" the method's name."""
+    """Everything in which runs must agree to be averaged; under "" the method's name."""
     config = run.result["config"]
     return {"": run.method, **config["method"], **{k: v for k, v in config.items() if k not in NOT_OF_THE_METHOD}}
 
@@ -272,7 +274,7 @@ def _split(items: Iterable[T], key: Callable[[T], Hashable | Key]) -> list[list[
 
 
 def _split_streams(runs: Sequence[RunRecord]) -> list[tuple[list[RunRecord], Key]]:
-    """Set apart the runs whose stream is not the one that most runs of their seed and order saw."""
+    """Separate runs whose stream differs from that of most runs of the same seed and order."""
     votes: dict[StreamId, Counter[str]] = {}
     for run in runs:
         votes.setdefault(run.stream, Counter())[_fingerprint(run)] += 1
@@ -288,6 +290,6 @@ def _fingerprint(run: RunRecord) -> str:
 
 
 def _differing(own: Key, keys: Iterable[Mapping[str, Any]]) -> Key:
-    """What of ``own`` another key of the same name does not share."""
+    """The part of ``own`` in which another key of the same name differs."""
     others = [key for key in keys if key[""] == own[""]]
     return {k: v for k, v in own.items() if any(other.get(k) != v for other in others)}

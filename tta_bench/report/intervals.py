@@ -18,8 +18,8 @@ class Spread:
 
     Attributes:
         mean: Their mean.
-        std: Their standard deviation (divisor n - 1); None of one value.
-        n: How many.
+        std: Their standard deviation (divisor n - 1); None for a single value.
+        n: Number of values.
     """
 
     mean: float
@@ -33,7 +33,7 @@ class Difference:
 
     Attributes:
         mean: The mean.
-        half_width: The confidence interval is ``mean`` minus to plus this; None of one pair.
+        half_width: Half the width of the confidence interval around ``mean``; None for a single pair.
         n: Number of pairs.
     """
 
@@ -43,12 +43,12 @@ class Difference:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The ends of the confidence interval; None of one pair."""
+        """The ends of the confidence interval; None for a single pair."""
         return None if self.half_width is None else (self.mean - self.half_width, self.mean + self.half_width)
 
 
 def spread(values: Sequence[float]) -> Spread | None:
-    """Mean and standard deviation; None of no values.
+    """Mean and standard deviation; None without values.
 
     Example:
         >>> spread([1.0, 2.0, 3.0])
@@ -62,7 +62,7 @@ def spread(values: Sequence[float]) -> Spread | None:
 def paired_difference(a: Mapping[K, float], b: Mapping[K, float]) -> Difference | None:
     """Mean of a - b over the keys that both have, with Student's confidence interval at ``LEVEL``.
 
-    Pairs share a stream, so what makes a stream hard for everybody cancels. None without a common key.
+    Pairs share a stream, so that the difficulty of a stream cancels. None without a common key.
     """
     both = spread([a[key] - b[key] for key in a if key in b])
     if both is None:
@@ -72,7 +72,7 @@ def paired_difference(a: Mapping[K, float], b: Mapping[K, float]) -> Difference 
 
 
 def student_t(df: int, level: float = LEVEL) -> float:
-    """The t for which a Student variable lies within -t and t with probability ``level``.
+    """Quantile t of Student's distribution such that [-t, t] has probability ``level``.
 
     Args:
         df: Degrees of freedom, at least 1.

@@ -1,4 +1,4 @@
-"""Tables in LaTeX with booktabs, laid out as the paper's: methods down, corruptions or rounds across in groups."""
+"""LaTeX tables with booktabs in the layout of the paper: methods down, corruptions or rounds across in groups."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SPECIAL = {
 
 
 def latex_report(groups: Sequence[Group]) -> str:
-    """One ``table*`` per group."""
+    """Format one ``table*`` per group."""
     return "\n\n".join([PREAMBLE, *(_table(group) for group in groups)]) + "\n"
 
 
@@ -70,7 +70,7 @@ def _caption(group: Group) -> str:
         f"{what} (\\%), {escape(group.name)}, {escape(group.in_words())}.{note}{spread} "
         f"Gain over {escape(group.baseline)} in points. \\textbf{{Best}} and \\underline{{second best}} of the "
         "methods that finished the same streams."
-        + "".join(f" \\textbf{{Files that do not agree:}} {escape(told)}" for told in group.disagreements)
+        + "".join(f" \\textbf{{Inconsistent files:}} {escape(told)}" for told in group.disagreements)
     )
 
 
@@ -93,7 +93,7 @@ def _gain(group: Group, entry: Entry) -> str:
 
 
 def escape(text: str) -> str:
-    r"""Text that LaTeX prints as it is.
+    r"""Escape text for LaTeX.
 
     Example:
         >>> print(escape("lr=50% of_it"))

@@ -1,4 +1,4 @@
-"""All numbers in long form, one per line, for any other tool."""
+"""All numbers in long form, one per line, for other tools."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COLUMNS = (
 
 
 def csv_report(groups: Sequence[Group]) -> str:
-    """Long form: a line per run, measure and domain (statistic ``value``), and per entry its ``mean``, ``std``, ``n``.
+    """Format one line per run, measure and domain (statistic ``value``), and ``mean``, ``std`` and ``n`` per entry.
 
     The measure ``gain`` has ``mean``, ``interval_low``, ``interval_high`` and ``n``. Lines of one ``group`` may be
     compared. A run without numbers has one line with its status.

@@ -1,4 +1,4 @@
-"""Tables in Markdown, as GitHub shows them: methods down, domains across."""
+"""Tables in GitHub's Markdown, with methods as rows and domains as columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MARKS = "**best**, *second best* of the methods that finished the same streams."
 
 
 def markdown_report(groups: Sequence[Group]) -> str:
-    """All groups, each with a table of errors or IoU and one of cost and further measures."""
+    """Format all groups, each with a table of errors or IoU and a table of cost and further measures."""
     return "\n\n".join(_section(group) for group in groups) + "\n"
 
 
@@ -31,7 +31,7 @@ def _section(group: Group) -> str:
             f"## {escape(group.name)}\n\n{escape(group.in_words())}{note}\n\n{legend}{spread}",
             _table(group, scores, gain),
             _table(group, others, []),
-            *(f"**Files that do not agree:** {escape(told)}" for told in group.disagreements),
+            *(f"**Inconsistent files:** {escape(told)}" for told in group.disagreements),
         ]
     )
 
@@ -74,7 +74,7 @@ def _gain(group: Group, entry: Entry) -> str:
 
 
 def escape(text: str) -> str:
-    r"""Text that Markdown shows as it is, in a table as well.
+    r"""Escape text for Markdown, including tables.
 
     Example:
         >>> print(escape("a|b *c* <d>"))

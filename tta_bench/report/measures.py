@@ -1,4 +1,4 @@
-"""The numbers of a run that tables show, each with its name, unit and definition."""
+"""Measures of a run that tables show, with their names, units and definitions."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Measure:
 
     Attributes:
         key: Its name in files.
-        title: Its name for people.
+        title: Its displayed name.
         unit: Its unit; empty for a count.
-        digits: Decimals shown.
-        value: Reads it from a run; None where the run does not have it.
-        ranked: Whether the best of it is marked.
-        about: What it says, in a sentence.
-        heading: What a group of neighbouring measures is called.
-        higher: Whether higher is better, rather than lower.
+        digits: Number of decimals shown.
+        value: Reads it from a run; returns None if the run does not have it.
+        ranked: Whether the best entries are marked.
+        about: Its definition in one sentence.
+        heading: Heading of a group of adjacent measures.
+        higher: Whether higher is better.
     """
 
     key: str
@@ -42,7 +42,7 @@ class Measure:
     higher: bool = False
 
     def ranks(self, group: Group) -> dict[Entry, int]:
-        """Best and second best entries of a group."""
+        """Rank the best and second best entries of a group."""
         return group.ranks(self.value, digits=self.digits, higher=self.higher) if self.ranked else {}
 
     def is_known(self, groups: Iterable[Group]) -> bool:
@@ -82,11 +82,11 @@ def _of_round(number: int, domain: str | None = None) -> Value:
 MEAN = Measure("mean_error", "Mean error", "%", 1, _key("mean_error"), about="Plain mean of the errors of all domains")
 POOLED = Measure(
     "sample_error", "Error over all samples", "%", 1, _key("sample_error"),
-    about="Every sample counts the same, whatever its domain; differs from the mean where domains differ in size",
+    about="All samples have the same weight; differs from the mean error if domains differ in size",
 )  # fmt: skip
 MEAN_IOU = Measure(
     "mean_iou", "Mean IoU", "%", 1, _key("mean_iou"), higher=True,
-    about="Plain mean over the domains (and rounds) of the mean over the classes of intersection over union",
+    about="Intersection over union, averaged over the classes, then over the domains (and rounds)",
 )  # fmt: skip
 POOLED_IOU = Measure(
     "pooled_iou", "Mean IoU over all pixels", "%", 1, _key("pooled_iou"), higher=True,
@@ -94,35 +94,35 @@ POOLED_IOU = Measure(
 )  # fmt: skip
 PIXEL_ERROR = Measure(
     "mean_error", "Pixel error", "%", 1, _key("mean_error"),
-    about="Share of an image's pixels that are wrong, mean over its domain, then plain mean over the domains",
+    about="Fraction of wrong pixels of an image, averaged over its domain, then over the domains",
 )  # fmt: skip
 COST = (
     Measure("forward_per_sample", "Forward passes", "per sample", 2, _key("forward_per_sample"), False),
     Measure("backward_per_sample", "Backward passes", "per sample", 2, _key("backward_per_sample"), False),
     Measure(
         "seconds_per_batch_median", "Time", "ms per batch", 1, _key("seconds_per_batch_median", 1000), False,
-        "Median time of the adaptation of a batch, without loading; compare on one device only",
+        "Median time to adapt to a batch, without loading; compare only on the same device",
     ),
     Measure("peak_memory_bytes", "Peak memory", "MiB", 0, _key("peak_memory_bytes", 1 / MIB), False,
-            "Of the process on a CPU, allocated on the device on a GPU"),
+            "Memory of the process on a CPU, allocated device memory on a GPU"),
     Measure("trainable_parameters", "Trained parameters", "", 0, _key("trainable_parameters"), False),
     Measure("extra_parameters", "Added parameters", "", 0, _key("extra_parameters"), False,
             "Scalars added to the source model"),
     Measure("coreset_size", "Coreset size", "", 1, _key("coreset_size"), False, "At the end of the stream"),
     Measure("source_seconds", "Source preparation", "s", 1, _key("source_seconds"), False,
-            "Before the stream; near zero where it was kept from an earlier run"),
+            "Time before the stream; near zero if reused from an earlier run"),
 )  # fmt: skip
 EXTRA = (
     POOLED,
     Measure(
         "revisit_change", "Change on return", "points", 1, lambda run: revisit_change(run.trace.visits),
-        about="Error of a domain's last visit minus that of its first, mean over the domains that come back; "
+        about="Error of a domain's last visit minus that of its first, averaged over the domains that recur; "
         "negative is better",
     ),
     Measure(
         "recovery_batches", "Recovery", "batches", 1, lambda run: run.trace.recovery, False,
-        f"Batches until the running error of a segment stays within {SETTLED:g} points of its last value, mean over "
-        f"the segments of at least {SHORTEST} batches of one domain that follow a change; compare with source",
+        f"Batches until the running error of a segment stays within {SETTLED:g} points of its last value, averaged "
+        f"over the segments of at least {SHORTEST} batches of one domain that follow a change; compare with source",
     ),
     Measure("forgetting", "Forgetting", "points", 1, _key("forgetting"),
             about="Error on images of the source domain after the stream, minus the source model's on the same images"),
@@ -131,22 +131,22 @@ EXTRA = (
     Measure("ece", "Calibration error", "%", 1, _key("ece"),
             about="Expected calibration error over 15 bins of confidence"),
     Measure("top_class_share", "Top class", "% of a batch", 1, _key("top_class_share", 100), False,
-            "Share of the class predicted most often in a batch, mean over the stream"),
+            "Fraction of the most frequently predicted class of a batch, averaged over the stream"),
 )  # fmt: skip
 
 
 def mean_measure(group: Group) -> Measure:
-    """What methods are compared by."""
+    """The measure by which methods are compared."""
     return MEAN_IOU if group.segments else MEAN
 
 
 def extra_measures(group: Group) -> tuple[Measure, ...]:
-    """What else tables show of a run."""
+    """Further measures that tables show."""
     return (POOLED_IOU, PIXEL_ERROR, *EXTRA[1:]) if group.segments else EXTRA
 
 
 def domain_measures(group: Group) -> list[Measure]:
-    """The error or mean IoU of each domain, in the order and under the headings in which papers print them."""
+    """The error or mean IoU of each domain, in the order and with the headings of papers."""
     key, higher = ("domain_iou", True) if group.segments else ("domain_error", False)
     return [
         Measure(f"{key}/{name}", short, "%", 1, _of_domain(key, name), about=name, heading=heading, higher=higher)
@@ -156,7 +156,7 @@ def domain_measures(group: Group) -> list[Measure]:
 
 
 def round_measures(group: Group) -> list[Measure]:
-    """The mean IoU of each domain and their mean, round by round; none unless a stream has several rounds."""
+    """The mean IoU of each domain and their mean in each round; empty unless a stream has several rounds."""
     counted = [run for entry in group.entries for run in entry.counted.values()]
     rounds = max((len(run.result.get("iou_by_round", ())) for run in counted), default=0)
     names = [name for _, names in domain_groups(group.domains) for name in names]
@@ -171,12 +171,12 @@ def round_measures(group: Group) -> list[Measure]:
 
 
 def column_measures(group: Group) -> list[Measure]:
-    """What tables show beside the mean: domains, or domains in each round."""
+    """Columns of a table besides the mean: domains, or domains in each round."""
     return round_measures(group) or domain_measures(group)
 
 
 def best_first(group: Group) -> list[Entry]:
-    """Entries by mean error, or mean IoU; those that are not ranked come last."""
+    """Sort entries by mean error or mean IoU; entries without a rank come last."""
     measure = mean_measure(group)
 
     def key(entry: Entry) -> tuple[bool, float]:
@@ -187,11 +187,11 @@ def best_first(group: Group) -> list[Entry]:
 
 
 def has_collapsed(group: Group, entry: Entry) -> bool:
-    """Whether the predictions have collapsed into few classes at the end of the stream.
+    """Whether the predictions have collapsed to few classes at the end of the stream.
 
-    In the mean batch of the last tenth, the class predicted most often takes at least half of the samples, and at least
-    25 points more than under the baseline on the same streams: small batches and streams that are sorted by class have
-    a large top class whatever the method. False where there is no baseline to compare with.
+    This is the case if, averaged over the batches of the last tenth, the most frequently predicted class has at least
+    half of the samples, and at least 25 points more than with the baseline on the same streams: small batches and
+    streams sorted by class have a large top class with any method. False without a baseline.
     """
     top = entry.spread(lambda run: run.trace.final_top_class)
     if top is None or group.baseline_entry is None:

@@ -1,4 +1,4 @@
-"""One HTML page of all runs: a single file that needs neither a server nor a network."""
+"""HTML page of all runs: a single file that needs neither a server nor a network."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from tta_bench.results.visits import MOST_VISITS
 
 FILES = Path(__file__).parent / "page_files"
 ABOUT = {
-    "needs_source": ("Sees of the source", "What it gets of the source domain before the stream; no method sees labels "
+    "needs_source": ("Source data", "Data of the source domain that it uses before the stream; no method sees labels "
                      "or domain names of the stream"),
-    "prediction_timing": ("Prediction", "Which of a batch's own updates its prediction has seen: none (before update), "
-                          "all but the last (last forward) or all (after update)"),
-    "paper": ("Paper", "Where the method was published"),
+    "prediction_timing": ("Prediction", "Updates on a batch that precede its prediction: none (before update), all but "
+                          "the last (last forward) or all (after update)"),
+    "paper": ("Paper", "Publication of the method"),
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class PageCell:
-    """A cell: what it shows, what it is sorted by, and its rank in its column."""
+    """A cell: its text, its value for sorting, and its rank in the column."""
 
     text: str
     value: float | str | None = None
@@ -51,7 +51,7 @@ class PageCell:
 
 @dataclass(frozen=True)
 class PageColumn:
-    """A column of the table with its cells; it is shown and hidden with its ``part``, and ``first`` sorted that way."""
+    """A column with its cells; ``part`` is shown or hidden as a whole, and ``first`` is the first sort direction."""
 
     title: str
     part: str
@@ -64,7 +64,7 @@ class PageColumn:
 
 @dataclass(frozen=True)
 class PageRow:
-    """An entry of the table."""
+    """A row of the table."""
 
     entry: Entry
     look: Look
@@ -74,7 +74,7 @@ class PageRow:
 
 @dataclass(frozen=True)
 class Bars:
-    """A panel of bars: a domain, and (row, mean, standard deviation) of each entry shown."""
+    """A panel of bars: a domain, and (row, mean, standard deviation) of each displayed entry."""
 
     domain: str
     bars: list[tuple[PageRow, float, float | None]]
@@ -82,7 +82,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Section:
-    """A group as the page shows it."""
+    """A group on the page."""
 
     id: str
     group: Group
@@ -103,11 +103,11 @@ class Section:
 
 
 def html_report(groups: Sequence[Group], place: Path | None) -> str:
-    """The page.
+    """Render the page.
 
     Args:
         groups: The groups.
-        place: Folder that the page will lie in; links to the runs' files are relative to it. None makes no links.
+        place: Folder of the page, to which links to the runs' files are relative; None omits links.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -207,7 +207,7 @@ def _streams(group: Group, looks: dict[Entry, Look]) -> list[tuple[str, str, lis
 
 
 def _returns(rows: Sequence[PageRow]) -> list[tuple[PageRow, list[PageCell]]]:
-    """Error at the k-th visit, mean over the domains visited that often; empty if no domain comes back."""
+    """Error at the k-th visit, averaged over the domains visited that often; empty if no domain recurs."""
     found = []
     for row in rows:
         by_visit: dict[int, list[float]] = {}

@@ -1,4 +1,4 @@
-"""What a group's numbers are conditional on, and why groups are kept apart."""
+"""The protocol behind a group's numbers, and the differences between groups."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tta_bench.report.groups import Group
 from tta_bench.report.runs import RunRecord
 from tta_bench.report.svg import shorten
 
-_LONG = 20  # values of a list that are all shown
+_LONG = 20  # longest list that is shown completely
 NAMES = ("dataset", "setting", "model")
 
 
 def differences(groups: Sequence[Group]) -> list[tuple[str, list[str]]]:
-    """(What, its value in each group) for all in which groups differ; what one group has not stays empty."""
+    """(Name, its value in each group) of everything in which groups differ; missing values are empty."""
     if len(groups) < 2:
         return []
     protocols = [dict(zip(NAMES, group.protocol[""], strict=True)) | _rest(group) for group in groups]
@@ -28,7 +28,7 @@ def differences(groups: Sequence[Group]) -> list[tuple[str, list[str]]]:
 
 
 def protocol_card(group: Group) -> list[tuple[str, list[str]]]:
-    """(What, values) of everything that the group's numbers depend on."""
+    """(Name, values) of everything on which the group's numbers depend."""
     name, setting, model = group.protocol[""]
     rest, runs = _rest(group), group.runs
     parameters = {k.partition(".")[2]: v for k, v in rest.items() if k.startswith("setting.")}
@@ -53,7 +53,7 @@ def protocol_card(group: Group) -> list[tuple[str, list[str]]]:
 
 
 def _origins(runs: Sequence[RunRecord]) -> list[str]:
-    """Under which keys of their files the weights lay."""
+    """Keys under which the weights were found in their files."""
     keys = [(run.result.get("weights_origin") or {}).get("key") for run in runs]
     return [f"read from {key}" for key in dict.fromkeys(keys) if key]
 
@@ -67,7 +67,7 @@ def _pairs(values: dict[str, Any]) -> list[str]:
 
 
 def value_text(value: Any) -> str:
-    """A value of a configuration in plain words; long lists are cut to their ends and their length."""
+    """Format a configuration value as text; long lists are shortened to their ends and their length."""
     if isinstance(value, list | tuple):
         shown = [*value[:3], "...", f"{value_text(value[-1])} ({len(value)} in all)"] if len(value) > _LONG else value
         return ", ".join(map(value_text, shown))
@@ -81,7 +81,7 @@ def _distinct(runs: Iterable[RunRecord], key: str) -> list[str]:
 
 
 def _versions(runs: Sequence[RunRecord]) -> list[str]:
-    """Each package's versions; several of one package, or of the package's own code, are said so."""
+    """Versions of each package and of the benchmark's own code, with a note if they differ between runs."""
     found: dict[str, set[str]] = {}
     for run in runs:
         for package, version in (run.result.get("versions") or {}).items():
@@ -95,7 +95,7 @@ def _versions(runs: Sequence[RunRecord]) -> list[str]:
 
 
 def _tuned(runs: Sequence[RunRecord]) -> list[str]:
-    """The files of tuned values that runs took, beside what the words set."""
+    """Files of tuned values that runs used, apart from values set on the command line."""
     files = {run.method: run.result["tuned"] for run in runs if run.result.get("tuned")}
     return [f"{method}: {file}" for method, file in files.items()] or ["none"]
 
@@ -108,6 +108,6 @@ def _sights(runs: Sequence[RunRecord]) -> list[str]:
     oracles = dict.fromkeys(run.method for run in runs if run.result.get("oracle"))
     return [
         "stream: images only, no labels and no domain names",
-        *(f"stream, told by an oracle: {method}" for method in oracles),
+        *(f"stream, with an oracle: {method}" for method in oracles),
         *(f"source domain, {need}: {', '.join(methods)}" for need, methods in needs.items()),
     ]

@@ -1,4 +1,4 @@
-"""A run as the report sees it: its ``result.json``, and what its batches say once they are asked for."""
+"""A run as seen by reports: its ``result.json``, and its batches, which are read on demand."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tta_bench.results.visits import Visit, recovery, visits_of
 Result = dict[str, Any]
 
 MAX_POINTS = 300
-"""Points of a curve; of a stream with more batches, several share a point."""
+"""Maximum number of points of a curve; in longer streams, several batches share a point."""
 
 
 class StreamId(NamedTuple):
-    """What tells one stream of a protocol from another: its seed, and its order of domains if one is named."""
+    """Identifies a stream of a protocol by its seed, and by its order of domains if one is named."""
 
     seed: int
     order: str
@@ -33,16 +33,16 @@ class StreamId(NamedTuple):
 
 @dataclass(frozen=True)
 class Trace:
-    """The batches of a run, reduced to what is shown.
+    """The batches of a run, reduced to the displayed data.
 
     Attributes:
         steps: Number of batches.
-        batch_sizes: Samples of the smallest and of the largest batch; (0, 0) without batches.
-        curves: By name, points (batch, value) of at most ``MAX_POINTS``.
+        batch_sizes: Sizes of the smallest and of the largest batch; (0, 0) without batches.
+        curves: By name, at most ``MAX_POINTS`` points (batch, value).
         visits: The visits of the stream to its domains.
-        recovery: Mean number of batches until the running error settles after a change; None if no segment counts.
-        final_top_class: Share of the class predicted most often in a batch, mean over the last tenth of the batches;
-            None without batches.
+        recovery: Mean number of batches until the running error settles after a change; None without such segments.
+        final_top_class: Fraction of the most frequently predicted class of a batch, averaged over the last tenth of
+            the batches; None without batches.
     """
 
     steps: int
@@ -67,7 +67,7 @@ class RunRecord:
     """One run; runs are compared by identity.
 
     Args:
-        result: Content of its ``result.json``, with the key ``folder`` where it came from a folder.
+        result: Content of its ``result.json``, with the key ``folder`` if it was read from a folder.
     """
 
     result: Result
@@ -94,27 +94,27 @@ class RunRecord:
 
     @property
     def error(self) -> str | None:
-        """Why it failed; None if it did not."""
+        """Reason of its failure; None if it did not fail."""
         return self.result.get("error")
 
     @property
     def mean_error(self) -> float | None:
-        """Mean over the domains of their errors, in percent; None unless it is done, or where pixels are scored."""
+        """Mean error over the domains, in percent; None if the run is not done, or for segmentation."""
         return self.number("mean_error") if self.done else None
 
     @property
     def domain_error(self) -> dict[str, float]:
-        """Error of each domain, in percent; empty unless it is done, or where pixels are scored."""
+        """Error of each domain, in percent; empty if the run is not done, or for segmentation."""
         return dict(self.result.get("domain_error") or {}) if self.done else {}
 
     @property
     def mean_iou(self) -> float | None:
-        """Mean over the domains of their mean IoU, in percent; None unless it is done, or where images are scored."""
+        """Mean IoU over the domains, in percent; None if the run is not done, or for classification."""
         return self.number("mean_iou") if self.done else None
 
     @property
     def domain_iou(self) -> dict[str, float | None]:
-        """Mean IoU of each domain, in percent; empty unless it is done, or where images are scored."""
+        """Mean IoU of each domain, in percent; empty if the run is not done, or for classification."""
         return dict(self.result.get("domain_iou") or {}) if self.done else {}
 
     @property
@@ -124,22 +124,22 @@ class RunRecord:
 
     @property
     def stream(self) -> StreamId:
-        """Which of the protocol's streams it saw."""
+        """The stream of the protocol that it saw."""
         order = self.result["config"]["setting"].get("order")
         return StreamId(int(self.result["seed"]), "" if order is None else str(order))
 
     @property
     def folder(self) -> Path | None:
-        """Where it is on disk."""
+        """Its folder on disk."""
         return Path(self.result["folder"]) if "folder" in self.result else None
 
     @property
     def files(self) -> list[str]:
-        """Names of the files that its folder has."""
+        """Names of the files in its folder."""
         return [name for name in FILES if self.folder is not None and (self.folder / name).is_file()]
 
     def number(self, key: str) -> float | None:
-        """A number of ``result.json``; None where it is missing, null or not finite."""
+        """Read a number of ``result.json``; None if it is missing, null or not finite."""
         value = self.result.get(key)
         if not isinstance(value, int | float) or value != value or abs(value) == float("inf"):
             return None
@@ -147,24 +147,24 @@ class RunRecord:
 
     @property
     def trace(self) -> Trace:
-        """Its batches; without any if ``batches.csv`` is missing or cannot be read."""
+        """Its batches; empty if ``batches.csv`` is missing or cannot be read."""
         return self._read[0]
 
     @property
     def disagreements(self) -> list[str]:
-        """What its files do not agree in, see :func:`tta_bench.results.checks.check_run`."""
+        """Inconsistencies between its files, see :func:`tta_bench.results.checks.check_run`."""
         return self._read[1]
 
     @property
     def disagreement(self) -> str:
-        """The same in one sentence with the remedy; empty where they agree."""
+        """The inconsistencies in one sentence with the remedy; empty if there are none."""
         first, more = self.disagreements[:3], len(self.disagreements) - 3
         told = "; ".join(first) + (f"; and {more} more" if more > 0 else "")
-        return f"{told}. Look with: tta-bench verify {self.folder}" if told else ""
+        return f"{told}. For details, run tta-bench verify {self.folder}" if told else ""
 
     @cached_property
     def _read(self) -> tuple[Trace, list[str]]:
-        """The rows themselves are not kept: there may be many runs of many batches."""
+        """Read the rows without keeping them: there may be many runs of many batches."""
         if self.folder is None:
             return Trace.of([]), []
         rows = whole_rows(self.folder / "batches.csv")
@@ -172,7 +172,7 @@ class RunRecord:
 
     @cached_property
     def planned_steps(self) -> int | None:
-        """Number of batches that its stream has; None without a readable ``stream.json``."""
+        """Number of batches of its stream; None without a readable ``stream.json``."""
         try:
             content = json.loads((self.folder / "stream.json").read_text(encoding="utf-8")) if self.folder else {}
             return sum(int(count) for _, count in content["batch_runs"])
@@ -191,7 +191,7 @@ def _curves(rows: list[BatchRow]) -> dict[str, list[tuple[float, float]]]:
         points = []
         for block in blocks:
             values = [v for row in block if (v := row.diagnostics.get(name)) is not None and v == v]
-            if values:  # a size is what it came to be, a distance varies from batch to batch
+            if values:  # a size is read at the end of a block, a distance is averaged over it
                 value = values[-1] if name == "coreset_size" else sum(values) / len(values)
                 points.append((block[-1].step + 1.0, value))
         found[name] = points

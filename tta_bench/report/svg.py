@@ -1,4 +1,4 @@
-"""Scales, axes and marks of a figure, as text of inline SVG; colours come from the page's style sheet."""
+"""Scales, axes and marks of figures as inline SVG; colours come from the page's style sheet."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 
 LEFT, RIGHT, TOP, BOTTOM = 122, 178, 24, 44
-"""Margins: room for names of domains, for labels at the ends of lines, for a band and for an axis."""
+"""Margins for domain names, for labels at the ends of lines, for a band and for an axis."""
 WIDTH = 860
 LABEL_CHARS = 24
 LABEL_HEIGHT = 13.0
@@ -19,10 +19,10 @@ class Axis:
     """One axis.
 
     Attributes:
-        title: What it shows, with its unit.
+        title: Its title, with the unit.
         low: Its first value.
         high: Its last value.
-        log: Whether equal steps are equal ratios; ``low`` is positive then.
+        log: Whether it is logarithmic; ``low`` must then be positive.
     """
 
     title: str
@@ -31,13 +31,13 @@ class Axis:
     log: bool = False
 
     def share(self, value: float) -> float:
-        """How far from ``low`` (0) to ``high`` (1) a value lies."""
+        """Relative position of a value between ``low`` (0) and ``high`` (1)."""
         if self.log:
             return math.log(value / self.low) / math.log(self.high / self.low)
         return (value - self.low) / (self.high - self.low)
 
     def ticks(self) -> list[float]:
-        """About five round values.
+        """Choose about five round values.
 
         Example:
             >>> Axis("error (%)", 0, 43).ticks(), Axis("passes", 1, 300, log=True).ticks()
@@ -56,7 +56,7 @@ class Axis:
 
 
 def axis_over(title: str, values: Iterable[float], *, from_zero: bool = False, log: bool = False) -> Axis:
-    """An axis with a little room around the values."""
+    """Create an axis with a small margin around the values."""
     found = list(values)
     low, high = min(found), max(found)
     if log:
@@ -66,13 +66,13 @@ def axis_over(title: str, values: Iterable[float], *, from_zero: bool = False, l
 
 
 class Plot:
-    """A figure with two axes, filled mark by mark.
+    """A figure with two axes, to which marks are added.
 
     Args:
         x: Horizontal axis.
         y: Vertical axis.
         height: Height of the whole figure.
-        summary: What it shows, for readers who cannot see it.
+        summary: Description for readers who cannot see it.
     """
 
     def __init__(self, x: Axis, y: Axis, height: int, summary: str) -> None:
@@ -118,13 +118,13 @@ class Plot:
 
 
 def text(x: float, y: float, content: str, anchor: str = "start", kind: str = "", more: str = "") -> str:
-    """A piece of text; ``anchor`` is start, middle or end."""
+    """Create a text element; ``anchor`` is start, middle or end."""
     kinds = f' class="{kind}"' if kind else ""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{kinds} {more}>{escape(content)}</text>'
 
 
 def shorten(name: str, most: int = LABEL_CHARS) -> str:
-    """A long name without its middle: methods differ at the beginning, their hyper-parameters at the end.
+    """Omit the middle of a long name: methods differ at the beginning, their hyper-parameters at the end.
 
     Example:
         >>> shorten("dpcore prompt_length=16 rho=0.85", 20)
@@ -137,7 +137,7 @@ def shorten(name: str, most: int = LABEL_CHARS) -> str:
 
 
 def spaced(wanted: Sequence[float], gap: float = LABEL_HEIGHT, low: float = 0.0, high: float = math.inf) -> list[float]:
-    """Positions near the wanted ones, in the same order, at least ``gap`` apart and within [low, high] if they fit.
+    """Spread positions to be at least ``gap`` apart and within [low, high] if they fit, keeping their order.
 
     Example:
         >>> spaced([10, 12, 50], gap=10)

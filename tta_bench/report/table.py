@@ -1,4 +1,4 @@
-"""Methods side by side in the terminal."""
+"""Comparison tables for the terminal."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from tta_bench.report.runs import Result, RunRecord
 
 UNKNOWN = "–"
 UNLIMITED = 100_000
-"""Columns of a terminal in which everything fits."""
+"""Width of a terminal in which everything fits."""
 
 T = TypeVar("T")
 
 
 def comparison_tables(results: Sequence[Result], baseline: str = SOURCE) -> list[GroupTable]:
-    """One table per protocol, with mean and standard deviation over seeds or orders.
+    """Create one table per protocol, with mean and standard deviation over seeds or orders.
 
-    Runs on different data, settings or weights get tables of their own; they are never averaged.
+    Runs with different data, settings or weights get separate tables; they are never averaged.
 
     Args:
         results: Contents of ``result.json`` files.
-        baseline: What the gain is over, see :func:`tta_bench.report.groups.group_runs`.
+        baseline: Baseline of the gains, see :func:`tta_bench.report.groups.group_runs`.
 
     Raises:
-        ValueError: If there is no such baseline.
+        ValueError: If the baseline is unknown.
     """
     return [GroupTable(group) for group in group_runs(map(RunRecord, results), baseline)]
 
 
 class GroupTable:
-    """The table of one protocol: domains down and methods across; methods down, without domains, if those do not fit.
+    """Table of one protocol, with domains as rows and methods as columns; only methods as rows if that is too wide.
 
     Args:
         group: The runs.
@@ -49,12 +49,12 @@ class GroupTable:
         self.group = group
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Choose by the width of the console."""
+        """Choose the layout by the width of the console."""
         across = methods_across(self.group)
         natural = Measurement.get(console, options.update(width=UNLIMITED), across).maximum
         yield across if natural <= options.max_width else methods_down(self.group)
         for told in self.group.disagreements:
-            yield Text(f"Files that do not agree: {told}", style="bold red")
+            yield Text(f"Inconsistent files: {told}", style="bold red")
 
 
 def _empty_table(group: Group, caption: str = "") -> Table:
@@ -74,7 +74,7 @@ def _name(entry: Entry) -> str:
 
 
 def methods_across(group: Group) -> Table:
-    """Domains down, methods across."""
+    """Create a table with domains as rows and methods as columns."""
     several, table = _has_several(group), _empty_table(group)
     table.add_column("domain", no_wrap=True)
     for entry in group.entries:
@@ -95,7 +95,7 @@ def methods_across(group: Group) -> Table:
 
 
 def methods_down(group: Group) -> Table:
-    """A row per method, from the best mean on; those that are not ranked come last; no domains."""
+    """Create a table with one row per method, sorted by mean, unranked ones last, without domains."""
     table = _empty_table(group, "; domains: tta-bench report --output report.html")
     form = "{:.1f}" if _has_several(group) else "{:.0f}"
     costs = {"FP": "forward_per_sample", "BP": "backward_per_sample", "coreset": "coreset_size"}

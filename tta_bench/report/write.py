@@ -1,4 +1,4 @@
-"""A report in any of its formats."""
+"""Reports in all formats."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ PAGE_WIDTH = 200
 
 
 def format_of(path: Path) -> str:
-    """The format that a file's name ends with.
+    """Infer the format from the suffix of a file.
 
     Raises:
-        ValueError: If it ends with none.
+        ValueError: If the suffix is unknown.
     """
     for name, suffix in SUFFIXES.items():
         if path.suffix.lower() == suffix:
             return name
-    raise ValueError(f"{path} names no format: end it with {', '.join(SUFFIXES.values())}, or say --format")
+    raise ValueError(f"{path} has no known suffix ({', '.join(SUFFIXES.values())}): rename it, or set --format")
 
 
 def report_text(results: Iterable[Result], form: str, baseline: str = SOURCE, place: Path | None = None) -> str:
-    """The report as text.
+    """Format the report as text.
 
     Args:
         results: Contents of ``result.json`` files.
         form: One of ``FORMATS``.
-        baseline: What the gain is over, see :func:`tta_bench.report.groups.group_runs`.
-        place: Folder that the report will lie in; a page's links are relative to it. By default the current one.
+        baseline: Baseline of the gains, see :func:`tta_bench.report.groups.group_runs`.
+        place: Folder of the report, to which a page's links are relative; by default the current folder.
 
     Raises:
         ValueError: If the format or the baseline is unknown.

@@ -1,1 +1,1 @@
-"""What a run leaves on disk, and what identifies it."""
+"""The files that a run leaves on disk, and the identity of a run."""

@@ -1,6 +1,6 @@
-"""Whether the files of a run agree: its numbers with its rows, its rows with its stream, each file with its checksum.
+"""Checks that the files of a run agree: its numbers with its rows, its rows with its stream, files with checksums.
 
-Needs no data, no weights and no torch, and is quick enough for every report.
+They need no data, no weights and no torch, and are fast enough for every report.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tta_bench.results.visits import visit_summary
 from tta_bench.streams import Schedule
 
 TOLERANCE = 1e-9
-MICROSECOND = 1e-6  # to which ``batches.csv`` rounds the seconds of a batch
+MICROSECOND = 1e-6  # ``batches.csv`` rounds seconds to microseconds
 EXPECTED = (
     "schema", "status", "method", "setting", "dataset", "model", "seed", "domains", "stream_sha256", "weights_sha256",
     "code_sha256", "preprocess", "data", "config", "versions", "prediction_timing", "needs_source",
@@ -31,12 +31,12 @@ def check_run(result: Mapping[str, Any], rows: Sequence[BatchRow] | None = None)
     """Compare the files of a run folder with each other.
 
     Args:
-        result: Content of ``result.json`` with the key ``folder``, as ``read_results`` gives it.
-        rows: What ``batches.csv`` holds, if it has been read.
+        result: Content of ``result.json`` with the key ``folder``, as returned by ``read_results``.
+        rows: Rows of ``batches.csv``, if already read.
 
     Returns:
-        A sentence for each disagreement, by check: ``schema``, ``checksums``, ``stream``, ``batches`` and ``numbers``.
-        Only finished runs have all of these; one that has not ended has no checksums yet.
+        One sentence per disagreement, by check: ``schema``, ``checksums``, ``stream``, ``batches`` and ``numbers``.
+        Only finished runs have all of these; a run that has not ended has no checksums yet.
     """
     folder = Path(result["folder"])
     found = {"schema": list(_schema(result))}
@@ -53,21 +53,21 @@ def check_run(result: Mapping[str, Any], rows: Sequence[BatchRow] | None = None)
 
 def _schema(result: Mapping[str, Any]) -> Iterator[str]:
     if result.get("schema") != SCHEMA:
-        yield f"result.json is of schema {result.get('schema')}, and this version reads {SCHEMA}: run it again"
+        yield f"result.json has schema {result.get('schema')}, but this version reads {SCHEMA}: repeat the run"
     elif missing := [key for key in EXPECTED if key not in result]:
-        yield f"result.json lacks {', '.join(missing)}: it is damaged, run it again"
+        yield f"result.json lacks {', '.join(missing)}: it is damaged, repeat the run"
 
 
 def _checksums(result: Mapping[str, Any], folder: Path) -> Iterator[str]:
     stored = result.get(CHECKSUMS)
     if not isinstance(stored, dict):
-        yield "result.json has no checksums: it was changed, or is of an earlier version"
+        yield "result.json has no checksums: it was changed, or written by an earlier version"
         return
     for name, digest in checksums(result, folder).items():
         if digest is None:
             yield f"{name} is missing"
         elif digest != stored.get(name):
-            yield f"{name} is not as the run left it"
+            yield f"{name} was changed after the run"
 
 
 def _stream(result: Mapping[str, Any], path: Path) -> tuple[Schedule | None, list[str]]:
@@ -85,31 +85,31 @@ def _stream(result: Mapping[str, Any], path: Path) -> tuple[Schedule | None, lis
 
 @lru_cache(maxsize=4)
 def _load(path: Path, digest: str) -> Schedule:
-    """Runs of a bench have equal files; with the same digest they are read once."""
+    """Read a stream; the runs of a bench have equal files, so each digest is read only once."""
     return Schedule.load(path)
 
 
 def _batches(rows: Sequence[BatchRow], schedule: Schedule | None) -> Iterator[str]:
-    """The rows must hold the domains that the stream says, in as many samples."""
+    """Check that the rows have the domains of the stream, with the same numbers of samples."""
     if not rows:
-        yield "batches.csv is missing, or cannot be read"
+        yield "batches.csv is missing or cannot be read"
     elif schedule is not None:
         expected = _samples(schedule)
         if len(rows) != len(expected):
-            yield f"batches.csv has {len(rows)} batches, and stream.json {len(expected)}"
+            yield f"batches.csv has {len(rows)} batches, but stream.json has {len(expected)}"
         held = [{name: n for name, (n, _) in row.by_domain.items()} for row in rows]
         wrong = [t for t, (own, planned) in enumerate(zip(held, expected, strict=False)) if own != planned]
         if wrong:
             first = wrong[0]
             yield (
-                f"{len(wrong)} batches hold other samples than stream.json says, first batch {first}: "
-                f"{held[first]}, not {expected[first]}"
+                f"{len(wrong)} batches do not have the samples of stream.json, first batch {first}: "
+                f"{held[first]} instead of {expected[first]}"
             )
 
 
 @lru_cache(maxsize=4)
 def _samples(schedule: Schedule) -> list[dict[str, int]]:
-    """Samples of each domain in each batch."""
+    """Number of samples of each domain in each batch."""
     d = len(schedule.domains)
     batch = np.repeat(np.arange(len(schedule)), np.diff(schedule.offsets))
     cells, counts = np.unique(batch * d + schedule.domain_ids, return_counts=True)

@@ -1,4 +1,4 @@
-"""Confusion matrices of segmentation, kept as counts of pixels, and the IoU that they give. Standard library only."""
+"""Confusion matrices of segmentation as counts of pixels, and their IoU. Standard library only."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from statistics import fmean
 from typing import Any
 
 Confusion = Mapping[tuple[int, int], int]
-"""Pixels by (label, prediction); pairs that do not occur are left out, as are pixels that do not count."""
+"""Number of pixels by (label, prediction), without pairs that do not occur and without ignored pixels."""
 
 
 def class_iou(counts: Confusion) -> dict[int, float]:
-    """IoU of each class that is there, in percent: pixels that are and were called so, over those that are or were.
+    """IoU of each class that occurs in labels or predictions, in percent.
 
-    A class that no pixel has and no pixel was called is left out.
+    Classes that occur in neither are left out.
 
-    Source: PASCAL VOC (Everingham et al., IJCV 2010), Sec. 4.4; which classes are absent as in mmsegmentation.
+    Source: PASCAL VOC (Everingham et al., IJCV 2010), Sec. 4.4; absent classes as in mmsegmentation.
 
     Example:
         >>> class_iou({(0, 0): 2, (1, 0): 1, (1, 1): 1})
@@ -29,21 +29,21 @@ def class_iou(counts: Confusion) -> dict[int, float]:
 
 
 def mean_iou(counts: Confusion) -> float | None:
-    """Mean IoU over the classes that are there, in percent; None if there is none."""
+    """Mean IoU over the classes that occur, in percent; None if there are none."""
     found = class_iou(counts)
     return fmean(found.values()) if found else None
 
 
 def to_text(by_domain: Mapping[str, Confusion]) -> str:
-    """One cell of a table: ``0>0=51 0>1=3;2>2=7``, label>prediction=pixels, a part per domain."""
+    """Format as one cell of a table: ``0>0=51 0>1=3;2>2=7``, label>prediction=pixels, one part per domain."""
     return ";".join(" ".join(f"{a}>{b}={n}" for (a, b), n in counts.items()) for counts in by_domain.values())
 
 
 def from_text(text: str, domains: Sequence[str]) -> dict[str, Confusion]:
-    """What ``to_text`` wrote, for the same domains in the same order.
+    """Parse the output of ``to_text``, for the same domains in the same order.
 
     Raises:
-        ValueError: If it is something else.
+        ValueError: If the text does not have this format.
     """
     return {name: _counts(part) for name, part in zip(domains, text.split(";"), strict=True)}
 
@@ -61,8 +61,8 @@ class IouTally:
     """Confusion matrices of a stream so far, by domain and by round.
 
     Args:
-        classes: Their names; a class without a name is called by its number.
-        steps_per_round: Batches of a round of the stream; None where there is one round.
+        classes: Names of the classes; unnamed classes are called by their number.
+        steps_per_round: Batches per round of the stream; None if there is only one round.
     """
 
     def __init__(self, classes: Sequence[str] = (), steps_per_round: int | None = None) -> None:
@@ -72,7 +72,7 @@ class IouTally:
         self._rounds: list[dict[str, dict[tuple[int, int], int]]] = []
 
     def add(self, step: int, by_domain: Mapping[str, Confusion]) -> None:
-        """Count the batch that stands at ``step``."""
+        """Count the batch at ``step``."""
         number = step // self.steps_per_round if self.steps_per_round else 0
         self._rounds += [{} for _ in range(number + 1 - len(self._rounds))]
         for name, counts in by_domain.items():
@@ -83,7 +83,7 @@ class IouTally:
 
     @property
     def pooled(self) -> float | None:
-        """Mean IoU of all pixels, whatever their domain and round, in percent."""
+        """Mean IoU over all pixels of all domains and rounds, in percent."""
         return mean_iou(self._pooled)
 
     @property
@@ -93,12 +93,12 @@ class IouTally:
 
     @property
     def by_domain(self) -> dict[str, float | None]:
-        """Mean IoU of each domain, mean over the rounds, in percent; each round has a confusion matrix of its own."""
+        """Mean IoU of each domain, averaged over the rounds, in percent; each round has its own confusion matrix."""
         rounds = self.by_round
         return {name: _mean(found.get(name) for found in rounds) for name in self._domains}
 
     def logged(self, domains: Iterable[str]) -> dict[str, float]:
-        """What loggers get after each batch: mean IoU so far, of all pixels and of these domains."""
+        """Numbers for loggers after each batch: mean IoU so far, of all pixels and of these domains."""
         own = {
             f"domain/{name}_iou": _mean(mean_iou(seen[name]) for seen in self._rounds if name in seen)
             for name in domains
@@ -106,10 +106,10 @@ class IouTally:
         return {k: x for k, x in {"stream/running_iou": self.pooled, **own}.items() if x is not None}
 
     def summary(self) -> dict[str, Any]:
-        """The part of ``result.json`` that is counted; all in percent.
+        """Entries of ``result.json`` on IoU, all in percent.
 
-        ``mean_iou`` is the plain mean of ``domain_iou``, and that of a stream in one round simply the domain's.
-        ``class_iou`` and ``class_iou_by_domain`` count all rounds together, None for a class that is not there.
+        ``mean_iou`` is the plain mean of ``domain_iou``, which is averaged over rounds. ``class_iou`` and
+        ``class_iou_by_domain`` count all rounds together, with None for classes that do not occur.
         """
         by_domain = self.by_domain
         return {

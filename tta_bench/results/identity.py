@@ -1,4 +1,4 @@
-"""What determines the numbers of a run, and what does not."""
+"""The identity of a run: everything that determines its numbers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 NOT_IDENTITY: Mapping[str, str] = {
-    "output": "where a run lies",
-    "config_dir": "the values that it holds are in the configuration themselves",
-    "cache_dir": "where what is learned of the source lies, under a key of all that it depends on",
-    "num_workers": "loader processes keep the order of the stream",
-    "threads": "sums in another order, so rounding only",
-    "logger": "loggers are told, they tell nothing",
-    "resume": "a run that goes on ends with the numbers of one that was never interrupted",
+    "output": "only where the run is stored",
+    "config_dir": "its values are in the configuration itself",
+    "cache_dir": "only where source statistics are stored, under a key of everything they depend on",
+    "num_workers": "worker processes keep the order of the stream",
+    "threads": "changes only the order of sums, and thus rounding",
+    "logger": "loggers only receive numbers",
+    "resume": "a resumed run has the same numbers as an uninterrupted one",
     "checkpoint_every": "when a state is written",
     "checkpoint_seconds": "when a state is written",
 }
@@ -24,13 +24,13 @@ FACTS = ("stream_sha256", "weights_sha256", "code_sha256", "data", "preprocess",
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
-    """Eight hex digits over all of a configuration that determines the numbers of its run."""
+    """Hash, in eight hex digits, of the part of a configuration that determines the numbers of its run."""
     decisive = {key: value for key, value in config.items() if key not in NOT_IDENTITY}
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def identity(result: Mapping[str, Any], **more: Any) -> dict[str, str]:
-    """All that determines a run's numbers, by dotted name, from what ``result.json`` holds before the run starts."""
+    """Everything that determines a run's numbers, by dotted name, from ``result.json`` before the run starts."""
     config = {key: value for key, value in result["config"].items() if key not in NOT_IDENTITY}
     return dict(_flat({**config, **{key: result.get(key) for key in FACTS}, **more}))
 

@@ -1,4 +1,4 @@
-"""What happened in each batch of a run, and the counts of a stream so far. Standard library only."""
+"""Results of each batch of a run, and running counts over the stream. Standard library only."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ BINS = 15  # of equal width, for the calibration error
 
 @dataclass(frozen=True)
 class BatchRow:
-    """What happened in one batch.
+    """Results of one batch.
 
     Attributes:
         step: Position in the stream.
-        by_domain: Per domain of the batch, the number of samples and how many were wrong; where pixels are classified,
-            the number of images and the sum of their shares of wrong pixels.
-        forward_samples: Images forwarded through the backbone.
-        backward_samples: Images whose gradient came back through it.
-        seconds: Time of the adaptation, without loading.
+        by_domain: Per domain of the batch, the number of samples and of wrong predictions; for segmentation, the
+            number of images and the sum of their fractions of wrong pixels.
+        forward_samples: Number of images passed forward through the backbone.
+        backward_samples: Number of images passed backward through it.
+        seconds: Duration of the adaptation, without loading.
         diagnostics: The method's own numbers.
-        top_class_share: Share of the class predicted most often; near 1 in a stream of many classes, the method has
-            collapsed.
-        calibration: Per bin of confidence that is not empty, the number of samples, the sum of their confidences and
-            how many were right; where pixels are classified, of pixels.
-        confusion: Per domain, as in ``by_domain``, the pixels by class and prediction; None of classified images.
+        top_class_share: Fraction of the most frequently predicted class; a value near 1 in a stream of many classes
+            means that the method has collapsed.
+        calibration: Per non-empty confidence bin, the number of samples, the sum of their confidences and the number
+            of correct predictions; for segmentation, of pixels.
+        confusion: Per domain, as in ``by_domain``, the pixels by class and prediction; None for classification.
     """
 
     step: int
@@ -61,10 +61,10 @@ class BatchRow:
 
 
 class Tally:
-    """Counts of a stream so far; errors and IoU are made from integers, never from means of means.
+    """Running counts over a stream; errors and IoU are computed from counts, never from means of means.
 
     Args:
-        iou: Counts pixels; None where images are classified.
+        iou: Counts pixels; None for classification.
     """
 
     def __init__(self, iou: IouTally | None = None) -> None:
@@ -120,7 +120,7 @@ class Tally:
         return 100 * sum(self.wrong.values()) / n if n else math.nan
 
     def summary(self) -> dict[str, Any]:
-        """The part of ``result.json`` that is counted."""
+        """Entries of ``result.json`` that are computed from the counts."""
         n = max(1, sum(self.samples.values()))
         return {
             "mean_error": _none_if_nan(self.mean_error),
@@ -139,7 +139,7 @@ class Tally:
 
 
 def logged_numbers(row: BatchRow, tally: Tally) -> dict[str, float]:
-    """What loggers get of a batch, on the step axis ``stream/step``; ``tally`` already counts it."""
+    """Numbers for loggers after a batch, over ``stream/step``; ``tally`` already includes the batch."""
     errors = tally.domain_error
     return {
         "stream/step": row.step,

@@ -1,4 +1,4 @@
-"""A run on disk: ``batches.csv`` with a row per batch, ``result.json`` made from it, and checksums of all its files.
+"""A run on disk: ``batches.csv`` with one row per batch, ``result.json`` computed from it, and checksums of all files.
 
 Standard library only.
 """
@@ -25,16 +25,16 @@ COLUMNS = (
 )  # fmt: skip
 FILES = ("result.json", "batches.csv", "config.yaml", "stream.json")
 CHECKSUMS = "checksums"  # key of result.json
-CONFUSION = "confusion"  # a further column where pixels are classified
-csv.field_size_limit(2**31 - 1)  # one of many classes is longer than csv lets pass
+CONFUSION = "confusion"  # additional column for segmentation
+csv.field_size_limit(2**31 - 1)  # with many classes, the confusion column exceeds the default limit
 
 
 class RowWriter:
-    """Appends rows to ``batches.csv``, each on disk before the next batch starts, or not at all.
+    """Appends rows to ``batches.csv``; each row is completely on disk before the next batch starts, or not at all.
 
     Args:
         path: The file.
-        goes_on: Append to an existing file rather than replace it.
+        goes_on: Append to an existing file instead of replacing it.
     """
 
     def __init__(self, path: Path, *, goes_on: bool = False) -> None:
@@ -43,10 +43,10 @@ class RowWriter:
             self._file = path.open("ab" if goes_on else "wb", buffering=0)
 
     def write(self, row: BatchRow, tally: Tally) -> None:
-        """Write one row; ``tally`` already counts it.
+        """Write one row; ``tally`` already includes it.
 
         Raises:
-            WriteError: If the disk does not take it; the rows before are as they were.
+            WriteError: If the row cannot be written; earlier rows are not affected.
         """
         values = {
             "step": row.step,
@@ -94,10 +94,10 @@ def read_columns(path: Path) -> list[str]:
 
 
 def read_rows(path: Path, size: int) -> list[BatchRow]:
-    """The rows in the first ``size`` bytes of ``batches.csv``; seconds are rounded to microseconds.
+    """Read the rows in the first ``size`` bytes of ``batches.csv``; seconds are rounded to microseconds.
 
     Raises:
-        ValueError: If the file is shorter, or those bytes are not rows of steps 0, 1, 2, ...
+        ValueError: If the file is shorter, or these bytes are not rows of steps 0, 1, 2, ...
     """
     content = path.read_bytes()[:size] if path.exists() else b""
     lines = list(csv.DictReader(io.StringIO(content.decode(), newline="")))
@@ -106,7 +106,7 @@ def read_rows(path: Path, size: int) -> list[BatchRow]:
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"{path} has a row that cannot be read") from error
     if len(content) < size or [row.step for row in rows] != list(range(len(rows))):
-        raise ValueError(f"{path} has lost rows")
+        raise ValueError(f"{path} is missing rows")
     return rows
 
 
@@ -127,7 +127,7 @@ def _row(line: Mapping[str, str]) -> BatchRow:
 
 
 def _calibration(text: str) -> dict[int, tuple[int, float, int]]:
-    """``14=3/2.9/3;7=1/0.5/0``: bin=samples/sum of confidences/right."""
+    """Parse ``14=3/2.9/3;7=1/0.5/0``: bin=samples/sum of confidences/correct."""
     found = {}
     for part in filter(None, text.split(";")):
         key, _, counts = part.partition("=")
@@ -137,7 +137,7 @@ def _calibration(text: str) -> dict[int, tuple[int, float, int]]:
 
 
 def _by_domain(line: Mapping[str, str]) -> dict[str, tuple[int, float]]:
-    """``fog`` with its own columns, or ``fog=3/12;snow=1/4`` (wrong/samples)."""
+    """Parse ``fog``, whose counts are in other columns, or ``fog=3/12;snow=1/4`` (wrong/samples)."""
     if "=" not in line["domain"]:
         return {line["domain"]: (int(line["samples"]), json.loads(line["wrong"]))}
     found: dict[str, tuple[int, float]] = {}
@@ -149,7 +149,7 @@ def _by_domain(line: Mapping[str, str]) -> dict[str, tuple[int, float]]:
 
 
 def whole_rows(path: Path) -> list[BatchRow]:
-    """The whole rows; a run that is writing, or was killed, may have half a row at the end."""
+    """Read the complete rows; if a run is writing or was killed, the last row may be incomplete."""
     try:
         return read_rows(path, path.read_bytes().rfind(b"\n") + 1)
     except (OSError, ValueError):
@@ -157,11 +157,11 @@ def whole_rows(path: Path) -> list[BatchRow]:
 
 
 def empty_tally(result: Mapping[str, Any], steps: int) -> Tally:
-    """What counts the batches of a run as the run itself did.
+    """Create an empty tally of the kind that the run itself used.
 
     Args:
         result: Content of its ``result.json``.
-        steps: Batches of the whole stream; each round of it has an IoU of its own.
+        steps: Batches of the whole stream; each round has its own IoU.
     """
     if "mean_iou" not in result:
         return Tally()
@@ -173,10 +173,10 @@ def write_result(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
     """Write ``result.json``, with the checksums of all files once the run has ended.
 
     Returns:
-        What was written.
+        The content as written.
 
     Raises:
-        WriteError: If the disk does not take it.
+        WriteError: If the file cannot be written.
     """
     content = {key: value for key, value in result.items() if key not in ("folder", CHECKSUMS)}
     if content["status"] != "running":
@@ -186,9 +186,9 @@ def write_result(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checksums(result: Mapping[str, Any], folder: Path) -> dict[str, str | None]:
-    """SHA-256 of each file of a run, None of one that is not there; that of ``result.json`` is over all else in it.
+    """SHA-256 of each file of a run, None if missing; that of ``result.json`` excludes the checksums themselves.
 
-    A checksum shows that a file was changed by hand or by accident. It is no signature: who wants to can make another.
+    A checksum detects changes by hand or by accident. It is not a signature: anyone can compute a new one.
     """
     rest = json.loads(json.dumps({key: value for key, value in result.items() if key not in ("folder", CHECKSUMS)}))
     own = hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
@@ -202,10 +202,10 @@ def sha256_of(path: Path) -> str:
 
 
 def read_results(folders: Iterable[Path]) -> list[dict[str, Any]]:
-    """Read every ``result.json`` in or below the folders, in order of their paths, each once.
+    """Read every ``result.json`` in or below the folders once, sorted by path.
 
     Raises:
-        FileNotFoundError: If there is none.
+        FileNotFoundError: If there are none.
     """
     folders = list(folders)
     paths = {p.resolve() for folder in folders for p in [*folder.glob("result.json"), *folder.rglob("result.json")]}

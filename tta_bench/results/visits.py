@@ -1,4 +1,4 @@
-"""Visits of a stream to its domains: the error of each, and how soon a method settles after a change."""
+"""Visits of a stream to its domains: the error of each visit, and how soon a method settles after a change."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Any
 from tta_bench.results.rows import BatchRow
 
 SETTLED = 2.0
-"""Percentage points around the last value within which a running error has settled."""
+"""A running error has settled once it stays within this many percentage points of its last value."""
 SHORTEST = 5
-"""Batches that a segment needs for its recovery to count."""
+"""Minimum number of batches of a segment for its recovery to count."""
 MOST_VISITS = 10
-"""Visits of a domain that are told apart."""
+"""Maximum number of visits to a domain that are reported separately."""
 
 
 @dataclass(frozen=True)
 class Visit:
-    """A maximal run of batches that contain a domain.
+    """A maximal sequence of consecutive batches that contain a domain.
 
     Attributes:
         domain: The domain.
         number: 1 for the first visit to this domain.
         start: First batch.
         stop: The batch after the last.
-        samples: Samples of this domain.
-        wrong: How many of them were wrong; of pixels, the sum of the images' shares of wrong ones.
-        alone: Whether no batch of it holds another domain.
+        samples: Number of samples of this domain.
+        wrong: Number of wrong predictions; for segmentation, the sum of the images' fractions of wrong pixels.
+        alone: Whether its batches contain no other domain.
     """
 
     domain: str
@@ -46,7 +46,7 @@ class Visit:
 
 
 def visits_of(rows: Sequence[BatchRow]) -> tuple[Visit, ...]:
-    """The visits in a stream, in order of their starts.
+    """Find the visits in a stream, in order of their starts.
 
     Example:
         >>> batches = [{"fog": (4, 3)}, {"fog": (4, 1), "snow": (2, 0)}, {"snow": (4, 2)}, {"fog": (2, 1)}]
@@ -71,9 +71,9 @@ def visits_of(rows: Sequence[BatchRow]) -> tuple[Visit, ...]:
 
 
 def revisit_change(visits: Sequence[Visit]) -> float | None:
-    """Error of a domain's last visit minus that of its first, in points, mean over the domains that come back.
+    """Error of a domain's last visit minus that of its first, in points, averaged over the domains that recur.
 
-    Negative where a method does better on what it has seen before; None if no domain comes back.
+    Negative if a method improves on domains that it has seen before; None if no domain recurs.
     """
     first = {v.domain: v for v in reversed(visits)}
     last = {v.domain: v for v in visits}
@@ -82,13 +82,13 @@ def revisit_change(visits: Sequence[Visit]) -> float | None:
 
 
 def visit_summary(rows: Sequence[BatchRow]) -> dict[str, Any]:
-    """The part of ``result.json`` that depends on the order of the batches.
+    """Entries of ``result.json`` that depend on the order of the batches.
 
     Args:
         rows: The batches of the run.
 
     Returns:
-        ``visit_error``: of each domain that comes back, the error in percent of each of its first ``MOST_VISITS``
+        ``visit_error``: for each domain that recurs, the error in percent of each of its first ``MOST_VISITS``
         visits; ``revisit_change`` and ``recovery_batches``: see :func:`revisit_change` and :func:`recovery`.
     """
     visits = visits_of(rows)
@@ -119,12 +119,12 @@ def settling_time(errors: Sequence[float]) -> int:
 
 
 def recovery(visits: Sequence[Visit], rows: Sequence[BatchRow]) -> float | None:
-    """Batches until the running error of a segment settles, mean over the segments that follow a change.
+    """Batches until the running error of a segment settles, averaged over the segments that follow a change.
 
-    A segment is a visit whose batches hold no other domain. Its running error after k batches is the error over its
-    first k batches (see :func:`settling_time`). The first segment of the stream follows no change, and segments of
-    fewer than ``SHORTEST`` batches do not count. Errors of few samples scatter, so a method that never changes has a
-    recovery above 1 as well: compare with Source.
+    A segment is a visit whose batches contain no other domain. Its running error after k batches is the error over its
+    first k batches (see :func:`settling_time`). The first segment of the stream does not follow a change, and segments
+    with fewer than ``SHORTEST`` batches are skipped. Errors over few samples fluctuate, so even a method that never
+    adapts has a recovery above 1: compare with Source.
 
     Args:
         visits: The visits in the stream.

@@ -1,4 +1,4 @@
-"""What all trainings of source models share: a state that the same command goes on from, and the files they end in."""
+"""Shared parts of all trainings of source models: resuming from the last state, and the files that they write."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ MEAN, STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
 
 
 class SourceTraining(L.LightningModule):
-    """AdamW with a one-cycle schedule; a subclass says what is learned from a batch and how it is validated.
+    """AdamW with a one-cycle schedule; subclasses implement the training and validation steps.
 
-    All that is drawn at random in an epoch depends on the seed and the number of the epoch only, so that a training
-    that was cut ends with the weights of one that was not.
+    All random numbers of an epoch depend only on the seed and the number of the epoch, so that a resumed training ends
+    with the weights of an uninterrupted one.
 
     Args:
-        network: What is trained; takes normalised images (B, 3, H, W).
+        network: Network to train; takes normalised images (B, 3, H, W).
         lr: Peak learning rate.
-        total_steps: Optimizer steps of the whole training.
-        seed: Seed of what is drawn in each epoch.
+        total_steps: Number of optimizer steps of the whole training.
+        seed: Seed of the random numbers of all epochs.
         mean: Normalisation mean per channel, for images in [0, 1].
         std: Normalisation standard deviation per channel.
     """
@@ -59,11 +59,11 @@ class SourceTraining(L.LightningModule):
         self.normalize = Normalize(mean, std)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images (B, 3, H, W) in [0, 1] -> scores of the network."""
+        """Compute the scores of images (B, 3, H, W) in [0, 1]."""
         return self.model(self.normalize(images))
 
     def on_train_epoch_start(self) -> None:
-        """Draw the same views, and drop the same units, however often the training was cut before."""
+        """Seed the epoch, so that its views and dropout do not depend on earlier interruptions."""
         seed = int(np.random.default_rng([self.seed, self.current_epoch]).integers(2**31))
         torch.manual_seed(seed)
         self.rng = torch.Generator().manual_seed(seed)
@@ -76,7 +76,7 @@ class SourceTraining(L.LightningModule):
 
 
 class EpochOrder(Sampler[int]):
-    """A random order per epoch; Lightning tells the epoch, also when a training goes on.
+    """A random order per epoch; Lightning sets the epoch, also when a training is resumed.
 
     Args:
         count: Number of examples.
@@ -98,13 +98,13 @@ class EpochOrder(Sampler[int]):
 
 
 class _EpochLines(L.Callback):
-    """A line per epoch, which stays on the screen and in a log file."""
+    """Prints one line per epoch, which remains on the screen and in log files."""
 
     def __init__(self, console: Console, metric: str) -> None:
         self.console, self.metric = console, metric
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Print the metric, which the module has logged by now."""
+        """Print the metric, which the module has logged before."""
         if trainer.state.fn == "fit" and not trainer.sanity_checking:
             value = trainer.callback_metrics[self.metric].item()
             epoch = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"
@@ -112,13 +112,13 @@ class _EpochLines(L.Callback):
 
 
 class _KeepLast(Checkpoint):
-    """The state after each epoch, in one file; Lightning runs checkpoints after all other callbacks."""
+    """Saves the state after each epoch to one file; Lightning runs checkpoints after all other callbacks."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Replace the file in one step."""
+        """Replace the file atomically."""
         draft = self.path.with_suffix(".part")
         with writing(self.path):
             trainer.save_checkpoint(draft)
@@ -126,17 +126,17 @@ class _KeepLast(Checkpoint):
 
 
 class Training:
-    """One training, from its command to the files that ``model=local`` takes.
+    """One training, from its command to the files for ``model=local``.
 
-    Until it is finished, its last state lies in ``<output>.training/``, and the same command goes on from there.
+    Until it is finished, its last state is stored in ``<output>.training/``, and the same command resumes from it.
 
     Args:
-        output: File of the weights (.safetensors); a .yaml with the description of the model lies beside it.
-        recipe: All that determines the weights, as plain values.
+        output: File of the weights (.safetensors); a .yaml with the description of the model is written beside it.
+        recipe: Everything that determines the weights, as plain values.
         console: Where to print.
 
     Raises:
-        ValueError: If ``output`` does not end in .safetensors or exists, or its state is of another recipe.
+        ValueError: If ``output`` does not end in .safetensors or exists, or its state belongs to another recipe.
         WriteError: If the files cannot be written.
     """
 
@@ -155,7 +155,7 @@ class Training:
         for key, value in json.loads(json.dumps(recipe)).items():
             if there.get(key) != value:
                 raise ValueError(
-                    f"{self.folder} belongs to a training whose {key} was {there.get(key)!r} and is {value!r} now: "
+                    f"{self.folder} belongs to a training with {key} {there.get(key)!r} instead of {value!r}: "
                     "remove it, or choose another --output"
                 )
 
@@ -173,16 +173,16 @@ class Training:
         """Train to the end, from the last state if there is one.
 
         Args:
-            module: What learns.
+            module: Module to train.
             loader: Training batches, ordered by an ``EpochOrder``.
-            validation: Batches of other images.
-            epochs: Passes over the training batches.
-            metric: Name under which the module logs how good it is, in percent.
-            precision: Lightning's name of the arithmetic.
-            loggers: Where metrics are logged beside the console.
+            validation: Validation batches.
+            epochs: Number of passes over the training batches.
+            metric: Name of the metric, in percent, that the module logs in validation.
+            precision: Lightning's name of the precision.
+            loggers: Loggers for the metrics, besides the console.
 
         Returns:
-            The trainer, for a last validation.
+            The trainer, for a final validation.
 
         Raises:
             KeyboardInterrupt: If the training was interrupted; its state is on disk.
@@ -190,7 +190,7 @@ class Training:
         quiet_lightning()
         trainer = L.Trainer(
             max_epochs=epochs,
-            gradient_clip_val=1.0 if module.automatic_optimization else None,  # else the module clips
+            gradient_clip_val=1.0 if module.automatic_optimization else None,  # otherwise the module clips
             precision=precision,
             devices=1,
             callbacks=[_EpochLines(self.console, metric), _KeepLast(self.last)],
@@ -201,9 +201,9 @@ class Training:
         )
         goes_on = self.last.exists()
         if goes_on:
-            say(self.console, f"goes on from {self.last}", "dim")
+            say(self.console, f"resuming from {self.last}", "dim")
         trainer.fit(module, loader, validation, ckpt_path=self.last if goes_on else None)
-        if trainer.interrupted:  # Lightning ends its loop as if nothing had happened
+        if trainer.interrupted:  # Lightning returns as if the training had finished
             raise KeyboardInterrupt
         return trainer
 
@@ -212,9 +212,9 @@ class Training:
 
         Args:
             state: The weights.
-            card: What ``model=local`` needs to know of them.
-            facts: Lines of the comment above the card: what was called, and how good the weights are.
-            outcome: What is printed.
+            card: Description of the model for ``model=local``.
+            facts: Lines of the comment above the card: the command, and the score of the weights.
+            outcome: Message to print.
 
         Raises:
             WriteError: If the files cannot be written.
@@ -231,7 +231,7 @@ class Training:
 
 
 def check_output(output: Path) -> None:
-    """Refuse a file of weights that is of another kind or would be overwritten.
+    """Check that a file of weights has the right suffix and does not exist.
 
     Raises:
         ValueError: If it does not end in .safetensors, or exists.
@@ -239,14 +239,14 @@ def check_output(output: Path) -> None:
     if output.suffix != ".safetensors":
         raise ValueError(f"--output must end in .safetensors, got {output}")
     if output.exists():
-        raise ValueError(f"{output} exists already: remove it, or choose another --output")
+        raise ValueError(f"{output} already exists: remove it, or choose another --output")
 
 
 def check_positive(**settings: float | None) -> None:
-    """Refuse settings that are 0 or less.
+    """Check that settings are positive.
 
     Raises:
-        ValueError: If there is one; the message names its option.
+        ValueError: If one is not; the message names its option.
     """
     for key, value in settings.items():
         if value is not None and value <= 0:
@@ -254,5 +254,5 @@ def check_positive(**settings: float | None) -> None:
 
 
 def half(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights in half precision, counters as they are."""
+    """Convert weights to half precision, keeping integer counters."""
     return {key: value.half() if value.is_floating_point() else value for key, value in state.items()}

@@ -1,4 +1,4 @@
-"""Fine-tune a timm model on images of the source domain: a source model for CIFAR, or for one's own data."""
+"""Fine-tuning of a timm model on images of the source domain, for CIFAR or your own data."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from tta_bench.models.preprocess import enlarge
 from tta_bench.training.classifier import ClassifierTraining
 from tta_bench.training.core import EpochOrder, Training, check_output, check_positive
 
-HELD_OUT = 10  # one image in so many is for validation
-CROP = 0.5  # smallest share of an image's area that a training view keeps
+HELD_OUT = 10  # every tenth image is for validation
+CROP = 0.5  # smallest fraction of an image's area in a training view
 
 
 @dataclass(frozen=True)
 class FineTuneRecipe:
-    """All that determines the weights.
+    """Everything that determines the weights.
 
     Args:
         images: A folder of class folders, the folder of CIFAR's binary version, a ``.npz`` or a ``.npy`` file.
-        labels: The labels of a ``.npy`` file.
-        split: Which part of a ``.npz`` file or of CIFAR.
-        classes: What gives class folders their labels, as described at ``label_map``.
-        image_size: Side of the square that images of folders are cut to; None takes the network's.
+        labels: The ``.npy`` file of labels for a ``.npy`` file of images.
+        split: Split of a ``.npz`` file or of CIFAR.
+        classes: How class folders are mapped to labels; see ``label_map``.
+        image_size: Side of the square to which images of folders are cropped; None uses the network's.
         model: A timm model by its full tag.
-        checkpoint: Local weights of the model; without them timm downloads.
-        checkpoint_key: Which of several state dicts in the checkpoint; None chooses as ``load_model`` does.
+        checkpoint: Local weights of the model; without it, timm downloads.
+        checkpoint_key: Key of the state dict in the checkpoint; None finds one, as in ``load_model``.
         config: A description of the model instead of its name.
-        seed: Seed of the new head, of the order, of the views and of which images are held out.
-        epochs: Passes over the images.
+        seed: Seed of the new head, the order, the views and the choice of held-out images.
+        epochs: Number of passes over the images.
         lr: Peak learning rate of AdamW's one cycle.
         batch_size: Images per step.
     """
@@ -69,11 +69,11 @@ class FineTuneRecipe:
 
 
 class FineTuning(ClassifierTraining):
-    """Cross-entropy training of all weights, on views of the images that are drawn anew in every epoch.
+    """Cross-entropy training of all weights, on views of the images that are new in every epoch.
 
     Args:
-        network: Takes normalised images (B, 3, S, S) and gives logits (B, K).
-        size: Side S of the images; smaller ones are enlarged. None takes them as they are.
+        network: Maps normalised images (B, 3, S, S) to logits (B, K).
+        size: Side S of the images; smaller ones are enlarged. None leaves them unchanged.
         settings: Further arguments of ``ClassifierTraining``.
     """
 
@@ -82,16 +82,16 @@ class FineTuning(ClassifierTraining):
         self.size = size
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images (B, 3, H, W) in [0, 1] -> logits (B, K)."""
+        """Compute logits (B, K) of images (B, 3, H, W) in [0, 1]."""
         return super().forward(enlarge(images, self.size))
 
     def training_view(self, images: Tensor) -> Tensor:
-        """A crop of each image, half of them mirrored."""
+        """Crop each image at random, and mirror half of them."""
         return training_view(images, self.rng, crop=CROP)
 
 
 class _Rows(Dataset[tuple[Tensor, int]]):
-    """Some of the images, as tensors (3, H, W) uint8."""
+    """A subset of the images, as tensors (3, H, W) uint8."""
 
     def __init__(self, images: CleanImages, rows: np.ndarray) -> None:
         self.images, self.rows = images, rows
@@ -108,19 +108,19 @@ class _Rows(Dataset[tuple[Tensor, int]]):
 def fine_tune(
     recipe: FineTuneRecipe, output: Path, console: Console, *, num_workers: int = 0, wandb: bool = False
 ) -> None:
-    """Train, then write the weights (.safetensors) and the description (.yaml) that ``model=local`` takes.
+    """Fine-tune, then write the weights (.safetensors) and the description (.yaml) for ``model=local``.
 
-    Until it is finished, its last state lies in ``<output>.training/``, and the same call goes on from there.
+    Until it is finished, its last state is stored in ``<output>.training/``, and the same call resumes from it.
 
     Args:
-        recipe: What determines the weights.
+        recipe: Everything that determines the weights.
         output: File of the weights.
         console: Where to print.
-        num_workers: Processes that decode images; they change nothing.
-        wandb: Whether to log to Weights & Biases, offline if it knows no key.
+        num_workers: Number of processes that decode images, which does not change the weights.
+        wandb: Whether to log to Weights & Biases, offline if it has no API key.
 
     Raises:
-        ValueError: If a file or a setting is wrong, the output is there, or a training of another recipe is.
+        ValueError: If a file or a setting is wrong, or the output or a training of another recipe exists.
         FileNotFoundError: If a path does not exist.
         WriteError: If the files cannot be written.
     """
@@ -162,14 +162,14 @@ def _open(recipe: FineTuneRecipe, size: int | None) -> CleanImages:
         size = recipe.image_size
     images = open_images(path, recipe.labels, split=recipe.split, image_size=size, classes=recipe.classes)
     if len(images) < HELD_OUT:
-        raise ValueError(f"{path} holds {len(images)} images: at least {HELD_OUT} are needed")
+        raise ValueError(f"{path} holds {len(images)} images, but at least {HELD_OUT} are needed")
     return images
 
 
 def _prepare(network: Any, num_classes: int) -> None:
-    """Make the network trainable, with a new head if it has one of other classes."""
+    """Make the network trainable, with a new head if the number of classes differs."""
     if not hasattr(network, "reset_classifier"):
-        raise ValueError(f"only timm models can be fine-tuned, and {type(network).__name__} is not one")
+        raise ValueError(f"only timm models can be fine-tuned, which {type(network).__name__} is not")
     if network.num_classes != num_classes:
         network.reset_classifier(num_classes)
     network.train()

@@ -1,4 +1,4 @@
-"""Train a small SegFormer from scratch, on images of the source domain only."""
+"""Training of a small SegFormer from scratch, only on images of the source domain."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ BATCH_SIZE = 8
 
 
 class SegmentationTraining(SourceTraining):
-    """Cross-entropy training of a SegFormer on every pixel that counts.
+    """Cross-entropy training of a SegFormer on all labelled pixels.
 
-    Half of the images are mirrored, and all change in brightness, contrast and saturation, as in mmsegmentation's
+    Half of the images are mirrored, and brightness, contrast and saturation are changed, as in mmsegmentation's
     recipes for Cityscapes.
 
     Args:
         network: Encoder and head.
         lr: Peak learning rate.
-        total_steps: Optimizer steps of the whole training.
-        seed: Seed of the mirroring and the changes of colour.
+        total_steps: Number of optimizer steps of the whole training.
+        seed: Seed of the mirroring and the colour changes.
     """
 
     def __init__(self, network: SegFormer, lr: float, total_steps: int, seed: int) -> None:
@@ -53,7 +53,7 @@ class SegmentationTraining(SourceTraining):
         self.iou = MulticlassJaccardIndex(network.decode_head.num_classes, average="macro", ignore_index=IGNORE)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        """Cross-entropy of one batch: images (B, 3, H, W) uint8, labels (B, H, W)."""
+        """Compute the cross-entropy of a batch of images (B, 3, H, W) uint8 and labels (B, H, W)."""
         images, labels = batch
         mirrored = torch.rand(len(images)) < 0.5
         images[mirrored], labels[mirrored] = images[mirrored].flip(-1), labels[mirrored].flip(-1)
@@ -61,18 +61,18 @@ class SegmentationTraining(SourceTraining):
         return F.cross_entropy(scores, labels.long(), ignore_index=IGNORE)
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        """Count the pixels of one batch."""
+        """Add one batch to the IoU."""
         scores = resized(self(batch[0].float() / 255), (batch[1].shape[1], batch[1].shape[2]))
         self.iou.update(scores, batch[1].long())
 
     def on_validation_epoch_end(self) -> None:
-        """Mean IoU over the classes that are there, in percent."""
+        """Log the mean IoU over the classes that occur, in percent."""
         self.log("mean IoU", 100 * self.iou.compute(), prog_bar=True)
         self.iou.reset()
 
 
 def distorted(images: Tensor) -> Tensor:
-    """Images (B, 3, H, W) in 0..255 with a contrast, a saturation and a brightness of their own.
+    """Change contrast, saturation and brightness of each image (B, 3, H, W) in 0..255 at random.
 
     Source: mmsegmentation, ``PhotoMetricDistortion``, without its change of hue.
     """
@@ -114,11 +114,11 @@ def train_segformer(
     """Train a SegFormer-B0, or a narrower one, and write its weights and a .yaml with the facts.
 
     Args:
-        train: Images to learn from, all of one size.
-        validation: Others, for the mean IoU.
+        train: Training images, all of one size.
+        validation: Other images, for the mean IoU.
         classes: Names of the classes.
         output: File of the weights (.safetensors, half precision, mmsegmentation's names).
-        command: What was called, for the facts.
+        command: The command, for the facts.
         seed: Seed of the initial weights, the order of the images and their mirroring.
         epochs: Passes over the training images.
         lr: Peak learning rate.
@@ -128,12 +128,12 @@ def train_segformer(
         console: Where to print.
 
     Raises:
-        ValueError: As for ``Training``, or if mmsegmentation is missing, or there is no whole batch.
-        KeyboardInterrupt: If the training was interrupted; the same call goes on.
+        ValueError: As for ``Training``, or if mmsegmentation is missing, or there are too few images for a batch.
+        KeyboardInterrupt: If the training was interrupted; the same call resumes it.
     """
     check_positive(epochs=epochs, lr=lr, batch_size=batch_size)
     if len(train) < batch_size:
-        raise ValueError(f"{len(train)} training images make no batch of {batch_size}: lower --batch-size")
+        raise ValueError(f"{len(train)} training images are too few for a batch of {batch_size}: lower --batch-size")
     kwargs = {"num_classes": len(classes), "embed_dims": embed_dims, "channels": channels}
     recipe = {**kwargs, "data": train.describe(), "digest": digest(train), "labels": label_digest(train)}
     recipe |= {"seed": seed, "epochs": epochs, "lr": lr, "batch_size": batch_size}
@@ -161,13 +161,13 @@ def train_segformer(
 def train_streets_segformer(
     output: Path, *, seed: int, epochs: int, num_images: int, lr: float, console: Console
 ) -> None:
-    """Train the source model of streets_c: SegFormer-B0 at half its width, on streets by day.
+    """Train the source model of streets_c: a SegFormer-B0 of half the width, on streets by day.
 
     Args:
         output: File of the weights, as for ``train_segformer``.
         seed: Seed of the initial weights, the order of the images and their mirroring.
         epochs: Passes over the training images.
-        num_images: Training images, from index 0 on.
+        num_images: Number of training images, starting at index 0.
         lr: Peak learning rate.
         console: Where to print.
 
@@ -197,20 +197,20 @@ def train_on_source_domain(
 ) -> None:
     """Train a source model on the source domain of a data set with label maps.
 
-    Every tenth image is held out for validation. The model is SegFormer-B0, and for streets_c that of the package.
+    Every tenth image is held out for validation. The model is a SegFormer-B0, or for streets_c that of the package.
 
     Args:
-        words: Words that choose the data set, such as ``dataset=segmentation_folder``.
+        words: Overrides that choose the data set, such as ``dataset=segmentation_folder``.
         output: File of the weights, as for ``train_segformer``.
         seed: Seed of the initial weights, the order of the images and their mirroring.
         epochs: Passes over the training images.
-        num_images: Training images of streets_c; None takes 2400. Of other data sets, all are used.
-        lr: Peak learning rate; None takes 3e-3 for streets_c and 1e-3 for others (ours).
-        batch_size: Images per step; None takes 8.
+        num_images: Number of training images of streets_c; None uses 2400. Other data sets always use all images.
+        lr: Peak learning rate; None uses 3e-3 for streets_c and 1e-3 for others (ours).
+        batch_size: Images per step; None uses 8.
         console: Where to print.
 
     Raises:
-        ConfigError: If a word is wrong.
+        ConfigError: If an override is wrong.
         ValueError: As for ``train_segformer``, or if the data set has no label maps, or no source domain.
     """
     require_mmseg()
@@ -218,7 +218,7 @@ def train_on_source_domain(
     require(composed.config)
     if composed.choices["dataset"] == "streets_c":
         if batch_size is not None:
-            raise ValueError(f"--batch-size is for data of your own: the model of streets_c learns from {BATCH_SIZE}")
+            raise ValueError(f"--batch-size is for your own data: the model of streets_c uses {BATCH_SIZE}")
         train_streets_segformer(
             output, seed=seed, epochs=epochs, num_images=num_images or 2400, lr=3e-3 if lr is None else lr,
             console=console,
@@ -226,9 +226,9 @@ def train_on_source_domain(
         return
     domains: DomainDataset = build(composed.config.dataset)
     if not has_label_maps(domains):
-        raise ValueError(f"{domains.name} has a class per image: train a model with source fine-tune")
+        raise ValueError(f"{domains.name} has a class per image: train a model with source fine-tune instead")
     if num_images is not None:
-        raise ValueError(f"--num-images is for data that are drawn: of {domains.name}, all source images are used")
+        raise ValueError(f"--num-images is only for streets_c: all source images of {domains.name} are used")
     images, lr, batch_size = domains.source_images(), 1e-3 if lr is None else lr, batch_size or BATCH_SIZE
     held_out = range(0, len(images), 10)
     learned = [i for i in range(len(images)) if i not in held_out]
@@ -241,13 +241,13 @@ def train_on_source_domain(
 
 
 class _Drawn:
-    """Streets by day, all drawn beforehand: drawing one takes longer than learning from it."""
+    """Streets by day, all rendered beforehand: rendering one takes longer than a training step on it."""
 
     def __init__(self, split: str, num_images: int, console: Console) -> None:
         self.labels = np.zeros(num_images, dtype=np.int64)
         with get_context("spawn").Pool() as pool, progress_bar(console) as bar:
             jobs = pool.imap(_draw, ((split, i) for i in range(num_images)), chunksize=16)
-            self.drawn = list(bar.track(jobs, num_images, description=f"drawing {split}"))
+            self.drawn = list(bar.track(jobs, num_images, description=f"rendering {split}"))
 
     def __len__(self) -> int:
         return len(self.drawn)

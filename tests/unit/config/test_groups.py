@@ -87,7 +87,7 @@ class TestLoggers:
         monkeypatch.setattr("lightning.pytorch.loggers.tensorboard.TensorBoardLogger.__init__", lacking)
         result, _ = run(tmp_path, "logger=tensorboard")
         assert result["status"] == "failed"
-        assert result["error"].startswith("the logger tensorboard cannot be made (No module named 'tensorboard')")
+        assert result["error"].startswith("cannot create the logger tensorboard (No module named 'tensorboard')")
 
     @pytest.mark.parametrize(
         ("words", "told"),

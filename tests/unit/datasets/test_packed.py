@@ -133,7 +133,7 @@ class TestAnInterruption:
 class TestWhatIsWrong:
     def test_images_of_several_sizes_name_the_remedy(self, root, tmp_path):
         Image.new("RGB", (8, 9)).save(root / "day" / "a" / "1.png")
-        with pytest.raises(ValueError, match=r"image 1 of day has 9x8 pixels and the first has 8x8: set dataset\."):
+        with pytest.raises(ValueError, match=r"image 1 of day has 9x8 pixels, but the first has 8x8: set dataset\."):
             packing(opened(root, image_size=None), tmp_path / "pack")
 
     def test_a_folder_that_holds_another_data_set_is_left_alone(self, root, tmp_path):

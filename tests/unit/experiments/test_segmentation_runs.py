@@ -94,7 +94,7 @@ class TestRefusals:
         assert line.startswith(f"error: setting={setting} needs ")
 
     def test_packing_would_lose_the_label_maps(self, tmp_path):
-        with pytest.raises(ValueError, match=r"^pixels has a class per pixel, and data pack keeps one per image"):
+        with pytest.raises(ValueError, match=r"^pixels has a class per pixel, but data pack stores one per image"):
             pack(PixelDomains(), tmp_path / "packed", QUIET)
         assert list(tmp_path.iterdir()) == []
 
@@ -191,9 +191,9 @@ class TestTheRealNetwork:
         ("words", "settings", "message"),
         [
             (["dataset=shapes_c"], {}, "shapes_c has a class per image"),
-            (["dataset=streets_c"], {"batch_size": 2}, "--batch-size is for data of your own"),
-            (["folder"], {"num_images": 2}, "--num-images is for data that are drawn"),
-            (["folder"], {"batch_size": 64}, "training images make no batch of 64: lower --batch-size"),
+            (["dataset=streets_c"], {"batch_size": 2}, "--batch-size is for your own data"),
+            (["folder"], {"num_images": 2}, "--num-images is only for streets_c"),
+            (["folder"], {"batch_size": 64}, "training images are too few for a batch of 64: lower --batch-size"),
             (
                 ["folder", "dataset.source_domain=null"],
                 {},

@@ -176,7 +176,7 @@ class TestBlocks:
         (tmp_path / "in/a").mkdir(parents=True)
         Image.fromarray(PIXELS[0]).save(tmp_path / "in/a/0.png")
         Image.fromarray(PIXELS[0, :4]).save(tmp_path / "in/a/1.png")
-        with pytest.raises(ValueError, match="image 1 has 4x8 pixels and the first has 8x8: set --image-size"):
+        with pytest.raises(ValueError, match="image 1 has 4x8 pixels, but the first has 8x8: set --image-size"):
             written(tmp_path / "in", tmp_path / "out", "cifar", domains="contrast")
 
 
@@ -185,9 +185,9 @@ class TestMistakes:
         ("changed", "message"),
         [
             ({"family": "cifar10"}, "--family must be one of imagenet, cifar, tiny; got 'cifar10'"),
-            ({"severities": (0, 1)}, r"--severities must be some of 1, 2, 3, 4, 5; got \[0, 1\]"),
-            ({"severities": ()}, "--severities must be some of"),
-            ({"family": "cifar", "severities": (5,)}, "holds all five severities: leave --severities out"),
+            ({"severities": (0, 1)}, r"--severities must be a subset of 1, 2, 3, 4, 5; got \[0, 1\]"),
+            ({"severities": ()}, "--severities must be a subset of"),
+            ({"family": "cifar", "severities": (5,)}, "holds all five severities: omit --severities"),
             ({"domains": "fog/3"}, "without a severity, not 'fog/3'"),
             ({"domains": "fogg"}, "there is no corruption 'fogg'; did you mean 'fog'"),
         ],

@@ -156,7 +156,7 @@ class TestACutConnection:
     ):
         server.cuts = [5_000] + [0] * downloads.ATTEMPTS
         archive = publish()
-        with pytest.raises(ValueError, match=r"breaks off .* 5 times in a row: the 5000 bytes so far are kept"):
+        with pytest.raises(ValueError, match=r"failed 5 times in a row .*: the 5000 bytes received so far are kept"):
             get(tmp_path)
         assert (tmp_path / f"{archive.name}.part").stat().st_size == 5_000
         server.cuts, server.seen = [], []
@@ -196,7 +196,7 @@ class TestAnAnswer:
     def test_that_will_stay_is_told_at_once(self, server, publish, tmp_path, status):
         server.answers = [status]
         publish()
-        with pytest.raises(ValueError, match=rf"set\.tar\?download=1 answers {status}"):
+        with pytest.raises(ValueError, match=rf"set\.tar\?download=1 returned {status}"):
             get(tmp_path)
         assert len(server.seen) == 1
 
@@ -207,20 +207,20 @@ class TestAnotherFile:
     def test_a_web_page_is_recognised_and_not_kept(self, server, publish, tmp_path, kind, page):
         server.content, server.type = page, kind
         publish(checked=False)
-        with pytest.raises(ValueError, match="sends a web page in the place of the file"):
+        with pytest.raises(ValueError, match="sends a web page instead of the file"):
             get(tmp_path)
         assert not [p for p in tmp_path.iterdir() if p.stat().st_size]
 
     def test_a_wrong_checksum_removes_the_file(self, server, publish, tmp_path):
         right = publish()
         server.content = TAR[:-1] + b"x"
-        with pytest.raises(ValueError, match=f"where {right.md5} was published: it was removed"):
+        with pytest.raises(ValueError, match=f"but {right.md5} was published: it was removed"):
             get(tmp_path)
         assert list(tmp_path.iterdir()) == []
 
     def test_a_wrong_size_is_noticed_before_the_download(self, server, publish, tmp_path):
         publish(size=len(TAR) + 1)
-        with pytest.raises(ValueError, match=f"offers {len(TAR)} bytes where {len(TAR) + 1} were published"):
+        with pytest.raises(ValueError, match=f"has {len(TAR)} bytes, but {len(TAR) + 1} were published"):
             get(tmp_path)
         assert list(tmp_path.iterdir()) == []
 
@@ -297,7 +297,7 @@ class TestUnpacking:
     def test_members_that_leave_the_folder_are_refused(self, tmp_path, members):
         members = {k: self.outside(v[0], **v[1]) if isinstance(v, tuple) else v for k, v in members.items()}
         (tmp_path / "x.tar").write_bytes(tar_of(members))
-        with pytest.raises(ValueError, match=r"x\.tar is not unpacked any further"):
+        with pytest.raises(ValueError, match=r"unpacking .*x\.tar stopped"):
             unpack(tmp_path / "x.tar", tmp_path / "inside")
         assert not list(tmp_path.rglob("evil.npy"))
 
@@ -311,7 +311,7 @@ class TestUnpacking:
     def test_a_damaged_archive_is_named(self, tmp_path, mode, cut):
         whole = tar_of({"a.npy": bytes(range(256)) * 400}, mode)
         (tmp_path / "x.tar").write_bytes(whole[: min(cut, len(whole) // 2)])
-        with pytest.raises(ValueError, match=r"x\.tar is no tar file, or it is damaged"):
+        with pytest.raises(ValueError, match=r"x\.tar is damaged or not a tar file"):
             unpack(tmp_path / "x.tar", tmp_path / "inside")
 
     def test_a_compressed_archive_is_unpacked(self, tmp_path):

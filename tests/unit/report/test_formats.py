@@ -135,7 +135,7 @@ def test_every_format_takes_runs_without_numbers(form):
 def test_the_format_follows_from_the_files_ending(tmp_path):
     endings = {".txt": "terminal", ".md": "markdown", ".tex": "latex", ".csv": "csv", ".HTML": "html"}
     assert {end: format_of(tmp_path / f"a{end}") for end in endings} == endings
-    with pytest.raises(ValueError, match=r"names no format: end it with \.txt, .*, or say --format$"):
+    with pytest.raises(ValueError, match=r"has no known suffix \(\.txt, .*\): rename it, or set --format$"):
         format_of(tmp_path / "a.pdf")
     with pytest.raises(ValueError, match=r"^there is no format pdf: choose one of terminal, "):
         report_text(THREE, "pdf")

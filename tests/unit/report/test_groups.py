@@ -143,7 +143,7 @@ class TestGain:
             group(result(), result("source"), baseline="tant")
 
     def test_a_baseline_of_several_columns_must_say_which(self):
-        with pytest.raises(ValueError, match=r"^baseline tent stands for several: .* tent lr=0.1, tent lr=0.5$"):
+        with pytest.raises(ValueError, match=r"^baseline tent is ambiguous: .* tent lr=0.1, tent lr=0.5$"):
             group(result(), result(config__method={"lr": 0.5}), baseline="tent")
 
 
@@ -203,7 +203,7 @@ class TestRanks:
         assert entry(found, "edited").spread(MEAN.value).mean == 0.0
         assert {e.label: rank for e, rank in MEAN.ranks(found).items()} == {"a": 1}
         page = report_text(read_results([tmp_path]), "html")
-        assert "1 with files that do not agree" in page
+        assert "1 with inconsistent files" in page
         assert "not ranked" not in page
 
 

@@ -88,7 +88,7 @@ def home(tmp_path_factory):
         home, "failed", result("eata", status="failed", error=f"ValueError: {HOSTILE}"), [{"fog": (4, 1)}] * 3, **early
     )
     folder(home, "running", result("sar", status="running"), [{"fog": (4, 1)}] * 5, **early)
-    again = "give the same command again: it goes on at batch 3"
+    again = "run the same command again to resume at batch 3"
     folder(home, "interrupted", result("cotta", status="interrupted", error=again), [{"fog": (4, 1)}] * 3, **early)
     folder(home, "hostile", result(HOSTILE, domains=[HOSTILE]), [{HOSTILE: (4, 1)}] * 3)
     return home
@@ -149,7 +149,7 @@ def test_rows_say_what_is_wrong_with_them(page, text):
 
 def test_an_interrupted_run_is_told_from_a_failed_one_with_its_remedy(page, text):
     (told,) = [e["text"] for e in page.find("li") if e.get("data-entry") and e["text"].startswith("cotta")]
-    assert told.endswith("interrupted after 3 of 18 batches give the same command again: it goes on at batch 3")
+    assert told.endswith("interrupted after 3 of 18 batches run the same command again to resume at batch 3")
     colours = dict(re.findall(r"^\.(failed|[a-z, .]*interrupted) \{ color: var\(--(\w+)\)", text, re.M))
     assert colours["failed"] != colours["running, .interrupted"]
 

@@ -65,7 +65,7 @@ def test_every_number_of_the_result_that_is_changed_is_noticed(folder):
     for name in names:
         edit(folder, name, lambda value: value + 0.001)
         told = found(folder)["schema" if name == "schema" else "checksums"]
-        assert "result.json is" in told[0], name
+        assert told[0].startswith("result.json has schema" if name == "schema" else "result.json was changed"), name
         (folder / "result.json").write_text(original)
     assert found(folder) == {}
 
@@ -109,7 +109,7 @@ def test_a_file_that_is_changed_or_missing_is_named(folder, name):
     path = folder / name
     content = path.read_bytes()
     path.write_bytes(content.replace(b"0", b"1", 1))
-    assert f"{name} is not as the run left it" in found(folder)["checksums"]
+    assert f"{name} was changed after the run" in found(folder)["checksums"]
     path.unlink()
     assert f"{name} is missing" in found(folder)["checksums"]
     path.write_bytes(content)
@@ -147,29 +147,29 @@ def test_another_stream_is_noticed_by_its_fingerprint_and_by_what_the_batches_ho
         f"but result.json says {content['stream_sha256'][:12]}"
     ]
     assert found(folder)["batches"] == [
-        "2 batches hold other samples than stream.json says, first batch 0: {'fog': 4}, not {'snow': 4}"
+        "2 batches do not have the samples of stream.json, first batch 0: {'fog': 4} instead of {'snow': 4}"
     ]
 
 
 def test_batches_that_are_lost_are_noticed(folder):
     path = folder / "batches.csv"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
-    assert found(folder)["batches"] == ["batches.csv has 4 batches, and stream.json 5"]
+    assert found(folder)["batches"] == ["batches.csv has 4 batches, but stream.json has 5"]
     path.write_text("a,b\n1,2\n")
-    assert found(folder)["batches"] == ["batches.csv is missing, or cannot be read"]
+    assert found(folder)["batches"] == ["batches.csv is missing or cannot be read"]
 
 
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda content: content | {"schema": 7}, "result.json is of schema 7, and this version reads 1: run it again"),
+        (lambda content: content | {"schema": 7}, "result.json has schema 7, but this version reads 1: repeat the run"),
         (
             lambda content: {k: v for k, v in content.items() if k not in ("seed", "config")},
-            "result.json lacks seed, config: it is damaged, run it again",
+            "result.json lacks seed, config: it is damaged, repeat the run",
         ),
         (
             lambda content: {k: v for k, v in content.items() if k != "checksums"},
-            "result.json has no checksums: it was changed, or is of an earlier version",
+            "result.json has no checksums: it was changed, or written by an earlier version",
         ),
     ],
 )
@@ -187,7 +187,7 @@ def test_a_run_that_has_not_ended_has_nothing_to_compare_and_one_that_failed_its
     failed = write_run(tmp_path / "b", result(status="failed"), BATCHES[:2], planned=BATCHES)
     assert found(failed) == {}
     edit(failed, "seed", lambda seed: seed + 1)
-    assert found(failed) == {"checksums": ["result.json is not as the run left it"]}
+    assert found(failed) == {"checksums": ["result.json was changed after the run"]}
 
 
 class TestPixels:
@@ -225,7 +225,7 @@ def test_every_format_marks_what_does_not_agree_and_counts_it_nevertheless(folde
     assert "tta-bench verify" in text
     assert "1.5" in text.replace("mean_error is 1.5", "")
     if form != "csv":
-        assert "1 with files that do not agree" in text
+        assert "1 with inconsistent files" in text
 
 
 def test_numbers_that_are_no_numbers_do_not_agree(folder):

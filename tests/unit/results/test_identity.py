@@ -72,6 +72,6 @@ def test_a_finished_run_whose_files_were_edited_runs_again(tmp_path):
     console = Console(file=io.StringIO(), width=300)
     assert find_finished(folder, identity(mine), "tent", console) is None
     assert (
-        "tent: running again, because its files are inconsistent: result.json is not as the run"
+        "tent: running again, because its files are inconsistent: result.json was changed after the run"
         in console.file.getvalue()
     )

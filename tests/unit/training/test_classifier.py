@@ -40,7 +40,7 @@ class InThisProcess:
 def small(monkeypatch):
     """On the CPU, without a progress bar, on few images."""
     trainer = L.Trainer
-    monkeypatch.setattr(L, "Trainer", lambda **kw: trainer(**kw, accelerator="cpu", enable_progress_bar=False))
+    monkeypatch.setattr(L, "Trainer", lambda **kw: trainer(**kw | {"accelerator": "cpu", "enable_progress_bar": False}))
     for name, value in {"NUM_VALIDATION": 30, "NUM_TEST": 40, "BATCH_SIZE": 16}.items():
         monkeypatch.setattr(classifier, name, value)
     monkeypatch.setattr(classifier, "get_context", lambda _: InThisProcess())
@@ -83,7 +83,7 @@ def test_what_is_written_is_what_is_loaded_and_a_cut_changes_nothing(tmp_path, m
     with pytest.raises(RuntimeError, match="cut"):
         trained(cut)
     monkeypatch.setattr(ClassifierTraining, "training_step", step)
-    assert "goes on from" in trained(cut)
+    assert "resuming from" in trained(cut)
     ours, theirs = load_file(cut), load_file(whole)
     assert [name for name, value in theirs.items() if not torch.equal(value, ours[name])] == []
 

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*log_every_n_steps:UserWarning"
 def quiet(monkeypatch, tmp_path):
     """On the CPU, without a progress bar."""
     trainer = L.Trainer
-    monkeypatch.setattr(L, "Trainer", lambda **kw: trainer(**kw, accelerator="cpu", enable_progress_bar=False))
+    monkeypatch.setattr(L, "Trainer", lambda **kw: trainer(**kw | {"accelerator": "cpu", "enable_progress_bar": False}))
     monkeypatch.chdir(tmp_path)
 
 
@@ -59,7 +59,7 @@ def finished(data, tmp_path_factory):
     output = tmp_path_factory.mktemp("finished") / "w.safetensors"
     with pytest.MonkeyPatch.context() as patch:
         trainer = L.Trainer
-        patch.setattr(L, "Trainer", lambda **kw: trainer(**kw, accelerator="cpu", enable_progress_bar=False))
+        patch.setattr(L, "Trainer", lambda **kw: trainer(**kw | {"accelerator": "cpu", "enable_progress_bar": False}))
         output.with_suffix(".txt").write_text(tuned(data, output))
     return output
 
@@ -105,7 +105,7 @@ def test_a_training_that_was_cut_goes_on_and_ends_with_the_same_weights(data, fi
     assert sorted(path.name for path in (tmp_path / "w.training").iterdir()) == ["last.ckpt", "recipe.json"]
     assert not output.exists()
     monkeypatch.setattr(ClassifierTraining, "training_step", step)
-    assert f"goes on from {tmp_path}/w.training/last.ckpt\nepoch 2/2" in tuned(data, output)
+    assert f"resuming from {tmp_path}/w.training/last.ckpt\nepoch 2/2" in tuned(data, output)
     ours, theirs = load_file(output), load_file(finished)
     assert [name for name, value in theirs.items() if not torch.equal(value, ours[name])] == []
     assert not (tmp_path / "w.training").exists()
@@ -119,13 +119,13 @@ def test_loader_processes_change_nothing(data, finished, tmp_path):
 def test_a_folder_of_another_training_is_refused(data, tmp_path):
     (tmp_path / "w.training").mkdir()
     (tmp_path / "w.training/recipe.json").write_text(json.dumps(asdict(recipe(data, lr=0.5))))
-    with pytest.raises(ValueError, match=r"w\.training belongs to a training whose lr was 0\.5 and is 0\.001 now"):
+    with pytest.raises(ValueError, match=r"w\.training belongs to a training with lr 0\.5 instead of 0\.001"):
         tuned(data, tmp_path / "w.safetensors")
 
 
 def test_a_finished_training_is_not_overwritten(data, finished):
     before = finished.read_bytes()
-    with pytest.raises(ValueError, match=r"w\.safetensors exists already: remove it"):
+    with pytest.raises(ValueError, match=r"w\.safetensors already exists: remove it"):
         tuned(data, finished)
     assert finished.read_bytes() == before
 
@@ -167,7 +167,7 @@ def test_what_is_wrong_is_one_sentence(data, tmp_path, changed, message):
 
 def test_few_images_are_refused(tmp_path):
     np.savez(tmp_path / "x.npz", images=np.zeros((9, 8, 8, 3), np.uint8), labels=[0] * 9)
-    with pytest.raises(ValueError, match="holds 9 images: at least 10 are needed"):
+    with pytest.raises(ValueError, match="holds 9 images, but at least 10 are needed"):
         tuned(tmp_path / "x.npz", tmp_path / "w.safetensors")
 
 
@@ -190,5 +190,5 @@ class TestTheCommand:
 
 def test_a_key_chooses_the_weights_to_start_from(data, tmp_path):
     torch.save({"state_dict": load_model("shapes_vit").vit.state_dict()}, tmp_path / "w.pth")
-    with pytest.raises(ValueError, match=r"no state dict model\.checkpoint_key=ema, but state_dict"):
+    with pytest.raises(ValueError, match=r"no state dict model\.checkpoint_key=ema; it has state_dict"):
         tuned(data, tmp_path / "o.safetensors", checkpoint=str(tmp_path / "w.pth"), checkpoint_key="ema")

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*log_every_n_steps:UserWarning"
 def small(monkeypatch):
     """On the CPU, without a progress bar, two blocks on few images."""
     trainer = L.Trainer
-    monkeypatch.setattr(L, "Trainer", lambda **kw: trainer(**kw, accelerator="cpu", enable_progress_bar=False))
+    monkeypatch.setattr(L, "Trainer", lambda **kw: trainer(**kw | {"accelerator": "cpu", "enable_progress_bar": False}))
     changed = {"NUM_VALIDATION": 20, "NUM_TEST": 40, "BATCH_SIZE": 20, "KWARGS": {**KWARGS, "depth": 2}}
     for name, value in changed.items():
         monkeypatch.setattr(scenes_vit, name, value)

@@ -134,7 +134,7 @@ class SeverityBlocks:
         """
         if image.shape != self.shape:
             (h, w, _), (height, width, _) = image.shape, self.shape
-            raise ValueError(f"image {index} has {h}x{w} pixels and the first has {height}x{width}: set --image-size")
+            raise ValueError(f"image {index} has {h}x{w} pixels, but the first has {height}x{width}: set --image-size")
         if corruption not in self._open:
             self._open = {corruption: np.load(self._draft(corruption), mmap_mode="r+")}
         self._open[corruption][(severity - 1) * len(self.labels) + index] = image

@@ -4,7 +4,7 @@
   const pinned = new Set();
   let pointed = null;
 
-  // Sorting: numbers by value, text by letters; what has no value stays last either way.
+  // Sort numbers by value and text alphabetically; missing values stay last in both directions.
   function compare(a, b, sign) {
     if (a === undefined || b === undefined) return (a === undefined) - (b === undefined);
     const [x, y] = [Number(a), Number(b)];
@@ -40,7 +40,7 @@
     document.getElementById("count").textContent = `${count} of ${rows.length} rows shown`;
   }
 
-  // Entries that are chosen, or pointed at, stand out in the figures of their group.
+  // Highlight selected and hovered entries in the figures of their group.
   function light() {
     all("section").forEach((section) => {
       const chosen = new Set([...pinned, pointed].filter((id) => id && section.querySelector(`tr[data-entry="${id}"]`)));
