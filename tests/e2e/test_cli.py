@@ -34,7 +34,7 @@ PROMISED = [
     "num_samples", "source_mean_error", "forward_per_sample", "backward_per_sample", "coreset_size",
     "trainable_parameters", "extra_parameters", "seconds", "seconds_per_batch_median", "peak_memory_bytes",
     "prediction_timing", "needs_source", "stream_sha256", "weights_sha256", "preprocess", "config", "versions",
-    "device", "started", "finished",
+    "device", "started", "finished", "notices",
 ]  # fmt: skip
 FAILING = """
 import torch
@@ -369,10 +369,10 @@ def test_a_wrong_wandb_mode_is_one_line(tmp_path):
 
 
 def write_folder(root, sizes):
-    """An image folder of class folders with images of these sizes."""
+    """An image folder of ten class folders with images of these sizes."""
     rng = np.random.default_rng(0)
     for i, size in enumerate(sizes):
-        folder = root / f"class{i % 2}"
+        folder = root / f"class{i % 10}"
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(rng.integers(0, 255, (size, size, 3), dtype=np.uint8)).save(folder / f"{i:03}.png")
 
@@ -381,7 +381,7 @@ FOLDER_WORDS = ("run", "method=source", "dataset=corrupted", "dataset.domains=[c
 
 
 def test_images_of_several_sizes_name_the_remedy(tmp_path):
-    write_folder(tmp_path / "images", [64, 64, 64, 48])
+    write_folder(tmp_path / "images", [64] * 11 + [48])
     words = (*FOLDER_WORDS, f"dataset.images={tmp_path}/images")
     done = invoke(*words, home=tmp_path / "home")
     assert done.exit_code == 1
@@ -406,7 +406,7 @@ def test_a_truncated_image_is_named_and_the_rows_before_it_are_kept(tmp_path):
 
 
 def test_missing_source_images_stop_only_who_needs_them(tmp_path):
-    write_folder(tmp_path / "images", [64] * 8)
+    write_folder(tmp_path / "images", [64] * 10)
     words = ["dataset=corrupted", f"dataset.images={tmp_path}/images", "dataset.domains=[clean,fog]", "trainer=cpu"]
     done = invoke("bench", *words, "methods=[source,dpcore,tent]", home=tmp_path / "home")
     assert done.exit_code == 1
@@ -494,4 +494,4 @@ def test_the_state_dict_that_was_read_is_told(tmp_path, key, expected):
     assert f"read from {expected}<" in report.read_text()
     done = CliRunner(env={"COLUMNS": "250"}).invoke(app, ["doctor", *words, *chosen, "logger=off"])
     assert f"read from {expected}" in done.output
-    assert ("where state_dict would fit, too" in done.output) == (key is None)
+    assert ("state_dict would fit, too" in done.output) == (key is None)

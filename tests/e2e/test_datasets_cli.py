@@ -65,7 +65,7 @@ def test_damaged_images_fail_the_run_or_are_skipped_and_named(root, tmp_path):
     assert skipped["num_samples"] == {"day": 20, "dusk": 19}
     again = [*words, "dataset.on_bad_image=skip", "resume=never", f"output={tmp_path}/a/runs"]
     said = CliRunner().invoke(app, [*WORDS, *again]).output.replace("\n", "")
-    assert "source seed 0: 1 damaged images are left out, first dusk/5/25.png" in said
+    assert "note: 1 damaged image is left out, first dusk/5/25.png" in said
     done = CliRunner().invoke(app, [*WORDS, *words, f"output={tmp_path}/b"])
     assert done.exit_code != 0
     assert "25.png is not a readable image" in done.output.replace("\n", "")

@@ -19,10 +19,10 @@ from rich.table import Table
 
 from tta_bench.config.compose import Composed, build, compose_run, require
 from tta_bench.datasets.base import CleanImages, DomainDataset, has_label_maps
-from tta_bench.datasets.files.class_folders import ImageFiles
 from tta_bench.experiments.bench import make_plan
 from tta_bench.experiments.known_protocols import Count, describe_protocol, mean_error
 from tta_bench.experiments.memory_estimate import estimate_memory
+from tta_bench.experiments.notices import Notice, data_notices, error_notice, label_pairs, model_notices
 from tta_bench.experiments.opened import Opened
 from tta_bench.experiments.run import Run
 from tta_bench.experiments.source_cache import check_source
@@ -124,12 +124,11 @@ def _data(job: Composed, opened: list[DomainDataset]) -> Iterator[Check]:
         data = told.get("packed_from", told)
         textures = data.get("made_by", data).get("frost_textures", "those of the files")
         yield Check("frost textures", textures, "note" if textures == "generated" else "ok")
-    if skipped := told.get("skipped_images", {}).get("number"):
-        yield Check("damaged images", f"{skipped} left out, first {told['skipped_images']['first'][0]}", "note")
     opened.append(domains)
     if not has_label_maps(domains):
         yield from _classes(domains)
         yield from _label_map(domains)
+    yield from _as_checks(data_notices(domains, job.config.dataset))
     try:
         source = domains.source_images()
         yield Check("source images", source.describe())
@@ -137,30 +136,22 @@ def _data(job: Composed, opened: list[DomainDataset]) -> Iterator[Check]:
         yield Check("source images", str(error).partition(":")[0], "note")
 
 
+def _as_checks(notices: Iterator[Notice]) -> Iterator[Check]:
+    return (Check(about, told, "note") for about, told in notices)
+
+
 def _classes(domains: DomainDataset) -> Iterator[Check]:
-    """Images per class in each domain; classes that a domain lacks are reported."""
+    """Images per class in each domain."""
     counts = {name: np.bincount(np.asarray(domains.labels(name))) for name in domains.domains}
     total = max(len(count) for count in counts.values())
-    lacking = {name: total - int((count > 0).sum()) for name, count in counts.items()}
     per_class = [int(n) for count in counts.values() for n in count[count > 0]]
-    found = f"labels 0 to {total - 1}, {_range(per_class)} images per class and domain"
-    if any(lacking.values()):
-        worst = max(lacking, key=lambda name: lacking[name])
-        yield Check("classes", f"{found}; {worst} lacks {lacking[worst]} of {total} classes", "note")
-    else:
-        yield Check("classes", found)
+    yield Check("classes", f"labels 0 to {total - 1}, {_range(per_class)} images per class and domain")
 
 
 def _label_map(domains: DomainDataset) -> Iterator[Check]:
     """Which label the class folders were given."""
-    given: dict[int, str] = {}
-    for images in getattr(domains, "images", {"clean": getattr(domains, "clean", None)}).values():
-        if isinstance(images, ImageFiles):
-            for label, first in zip(*np.unique(images.labels, return_index=True), strict=True):
-                given.setdefault(int(label), Path(images.name(int(first))).parts[0])
-    if given:
-        pairs = [f"{name} = {label}" for label, name in sorted(given.items())]
-        yield Check("label map", ", ".join(pairs if len(pairs) <= 5 else [*pairs[:3], "...", pairs[-1]]))
+    if names := getattr(domains, "class_names", ()):
+        yield Check("label map", label_pairs(names))
 
 
 def _archives(job: Composed, domains: DomainDataset) -> Iterator[Check]:
@@ -186,11 +177,11 @@ def _model(job: Composed, domains: DomainDataset, runs: list[Run]) -> Iterator[C
     yield Check("model", f"{type(backbone).__name__}, {parameters}, {backbone.num_classes} classes, {size}")
     origin = backbone.weights_origin or {}
     read = f", read from {origin['key']}" if origin.get("key") else ""
-    also = f", where {', '.join(origin['also_fits'])} would fit, too" if origin.get("also_fits") else ""
-    yield Check("weights", f"SHA-256 {backbone.weights_sha256[:16]}...{read}{also}", "note" if also else "ok")
+    yield Check("weights", f"SHA-256 {backbone.weights_sha256[:16]}...{read}")
     told = backbone.preprocess
     resized = f"resized to {told.resize[0]} and cut to {told.resize[1]}" if told.resize else "not resized"
     yield Check("preprocess", f"{told.profile}: mean {list(told.mean)}, std {list(told.std)}, {resized}")
+    yield from _as_checks(model_notices(domains, backbone))
     runs.append(run)
 
 
@@ -240,11 +231,10 @@ def _source_error(run: Run, images: int) -> Iterator[Check]:
                 batch = _prepared(run, [load(int(i)) for i in part]).to(device)
                 wrong += int((run.backbone(batch).argmax(dim=1).cpu().numpy() != labels[part]).sum())
         counts[name] = Count(wrong, len(rows))
-    guess = 100 * (1 - 1 / run.backbone.num_classes)
     if None in counts:
-        yield _error("source error, clean", {"source": counts.pop(None)}, guess, "problem")
+        yield _error("source error, clean", {"source": counts.pop(None)}, run, "problem")
     stream = {name: count for name, count in counts.items() if name is not None}
-    yield _error("source error, stream", stream, guess, "note" if len(stream) < len(groups) else "problem")
+    yield _error("source error, stream", stream, run, "note" if len(stream) < len(groups) else "problem")
     if told := describe_protocol(run.domains.name, run.domains.describe(), stream):
         yield Check("protocol", told, "note" if "no known protocol" in told or "not ruled out" in told else "ok")
 
@@ -253,12 +243,11 @@ def _loader(domains: DomainDataset, name: str) -> Callable[[int], np.ndarray]:
     return lambda index: domains.load(name, index)
 
 
-def _error(name: str, counts: dict[str, Count], guess: float, state: State) -> Check:
+def _error(name: str, counts: dict[str, Count], run: Run, state: State) -> Check:
     mean, half = mean_error(counts)
     found = f"{mean:.1f} ± {half:.1f} % on {sum(count.images for count in counts.values())} images"
-    if mean >= 0.95 * guess:
-        return Check(name, f"{found}, guessing gives {guess:.1f} %: do the labels and the model match?", state)
-    return Check(name, found)
+    told = error_notice(mean, run.domains, run.config.dataset, run.backbone)
+    return Check(name, f"{found}, {told}", state) if told else Check(name, found)
 
 
 def _method(job: Composed, domains: DomainDataset) -> Iterator[Check]:

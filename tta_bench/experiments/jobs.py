@@ -14,6 +14,7 @@ from tta_bench.config.words import ConfigError
 from tta_bench.console import say
 from tta_bench.experiments.costs import common_words, share
 from tta_bench.experiments.launchers.worker import Worker
+from tta_bench.experiments.notices import say_new
 from tta_bench.experiments.resume import BusyError
 
 POLL = 2.0  # seconds between two looks at a run that another process holds
@@ -49,6 +50,7 @@ def run_jobs(jobs: Sequence[Composed], console: Console, launch: Launch = ONE_BY
 def _one_by_one(jobs: Sequence[Composed], console: Console) -> list[dict[str, Any]]:
     worker, shared = Worker(), common_words(jobs)
     survey = worker.survey(jobs)
+    say_new(console, survey.notices, worker.opened.said)
     for warning in survey.warnings:
         say(console, warning, "yellow")
     results: dict[int, dict[str, Any]] = {}

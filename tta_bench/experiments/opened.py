@@ -1,4 +1,4 @@
-"""What runs have in common: data sets and source models, opened once."""
+"""What runs have in common: data sets and source models, opened once, and notices, printed once."""
 
 from __future__ import annotations
 
@@ -15,8 +15,13 @@ from tta_bench.models.backbones.base import Backbone
 
 @dataclass
 class Opened:
-    """The data sets and source models of earlier runs in this process."""
+    """The data sets and source models of earlier runs in this process.
 
+    Attributes:
+        said: Notices that these runs have printed.
+    """
+
+    said: set[str] = field(default_factory=set)
     _domains: dict[str, DomainDataset] = field(default_factory=dict)
     _models: dict[str, Backbone] = field(default_factory=dict)
 

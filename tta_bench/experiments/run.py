@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
@@ -37,6 +37,7 @@ from tta_bench.console import say
 from tta_bench.data.datamodule import StreamDataModule, schedule_for
 from tta_bench.datasets.base import DomainDataset
 from tta_bench.experiments.known_protocols import protocol_of
+from tta_bench.experiments.notices import data_notices, error_notice, model_notices, say_new
 from tta_bench.experiments.opened import Opened
 from tta_bench.experiments.resume import code_sha256, find_finished, find_state, locked
 from tta_bench.experiments.source_cache import fit_or_load_source, source_file
@@ -97,8 +98,8 @@ class Run:
         if self.config.threads:
             torch.set_num_threads(int(self.config.threads))
         self.seed = int(self.config.seed)
-        self._opened = opened or Opened()
-        self.domains: DomainDataset = self._opened.domains(self.config.dataset)
+        self.opened = opened or Opened()
+        self.domains: DomainDataset = self.opened.domains(self.config.dataset)
         setting = plain(self.config.setting)
         self.schedule: Schedule = schedule_for(self.domains, setting.pop("kind"), seed=self.seed, **setting)
         self.backbone = self._source_model()
@@ -118,7 +119,7 @@ class Run:
         return (root or Path(str(config.output)).expanduser()).joinpath(*names)
 
     def _source_model(self) -> Backbone:
-        return self._opened.backbone(self.config.model, self.choices["model"], self.config.dataset)
+        return self.opened.backbone(self.config.model, self.choices["model"], self.config.dataset)
 
     @property
     def title(self) -> str:
@@ -138,6 +139,7 @@ class Run:
 
         Raises:
             BusyError: If another process has locked the run folder.
+            ValueError: If a label map that is looked at beforehand cannot be read.
             ConfigError: If the state in the run folder belongs to another run; nothing is written then.
             WriteError: If the run folder cannot be written.
             Interrupted: After a SIGTERM or SIGINT, once everything is on disk.
@@ -199,7 +201,7 @@ class Run:
     def _run(
         self, trainer: L.Trainer, monitor: AdaptationMonitor, checkpoint: StreamCheckpoint, console: Console
     ) -> dict[str, Any]:
-        result = self.header()
+        result = self.header() | {"notices": self.notices()}
         mine = identity(result, device=trainer.strategy.root_device.type)
         if self.config.resume == "never":
             checkpoint.files.delete()
@@ -211,18 +213,7 @@ class Run:
             self.schedule.save(self.folder / "stream.json")
         if resumed is not None:
             result |= resumed.state["begun"]
-        if (skipped := result["data"].get("skipped_images", {})).get("number"):
-            say(
-                console,
-                f"{self.title}: {skipped['number']} damaged images are left out, first {skipped['first'][0]}",
-                "yellow",
-            )
-        if others := (result["weights_origin"] or {}).get("also_fits"):
-            say(
-                console,
-                f"{self.title}: the weights are {result['weights_origin']['key']}; {', '.join(others)} would fit, too "
-                f"(model.checkpoint_key={others[0]})",
-            )
+        say_new(console, result["notices"], self.opened.said)
         write_result(self.folder, result)
         try:
             trainer.loggers = loggers = open_loggers(self.config.logger, result, self.folder, console, resumed)
@@ -245,6 +236,7 @@ class Run:
                 raise reason from None
         finally:
             result |= self._outcome(monitor, trainer.strategy.root_device) | self.forgetting.facts
+            result["notices"] = [*result["notices"], *self._error_notices(result)]
             try:
                 result = write_result(self.folder, result)
             finally:
@@ -329,6 +321,24 @@ class Run:
             of = packages_distributions()
             names += [name for module in ("mmseg", "mmcv", "mmengine") for name in of.get(module, ())]
         return {**{name: version(name) for name in names}, "python": platform.python_version()}
+
+    def notices(self) -> list[str]:
+        """What is to be said of data and model before the run.
+
+        Raises:
+            ValueError: If a label map cannot be read.
+        """
+        found = [*data_notices(self.domains, self.config.dataset), *model_notices(self.domains, self.backbone)]
+        return [notice.told for notice in found]
+
+    def _error_notices(self, result: Mapping[str, Any]) -> list[str]:
+        """What is to be said of the run's error."""
+        if result["status"] != "done":
+            return []
+        method, error = result["method"], result["mean_error"]
+        told = error_notice(error, self.domains, self.config.dataset, self.backbone, method)
+        kind = "pixel error" if self.backbone.segments else "error"
+        return [f"the {kind} of {method} is {error:.1f} %, and {told}"] if told else []
 
     def _preprocess(self) -> dict[str, Any]:
         told = {**self.backbone.preprocess.describe(), "image_size": self.backbone.image_size}

@@ -112,6 +112,11 @@ class Group:
         return [f"{entry.label}, {run.stream}: {run.disagreement}" for entry, run in odd]
 
     @property
+    def notices(self) -> list[str]:
+        """What its runs said of an input that may be misread, each sentence once."""
+        return list(dict.fromkeys(str(told) for run in self.runs for told in run.result.get("notices", ())))
+
+    @property
     def name(self) -> str:
         """Data set, setting and model."""
         return " · ".join(map(str, self.protocol[""]))

@@ -31,6 +31,7 @@ def _section(group: Group) -> str:
             f"## {escape(group.name)}\n\n{escape(group.in_words())}{note}\n\n{legend}{spread}",
             _table(group, scores, gain),
             _table(group, others, []),
+            *(f"**Note:** {escape(told)}" for told in group.notices),
             *(f"**Inconsistent files:** {escape(told)}" for told in group.disagreements),
         ]
     )

@@ -53,6 +53,8 @@ class GroupTable:
         across = methods_across(self.group)
         natural = Measurement.get(console, options.update(width=UNLIMITED), across).maximum
         yield across if natural <= options.max_width else methods_down(self.group)
+        for told in self.group.notices:
+            yield Text(f"Note: {told}", style="yellow")
         for told in self.group.disagreements:
             yield Text(f"Inconsistent files: {told}", style="bold red")
 

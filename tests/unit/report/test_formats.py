@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import re
 import shutil
@@ -124,6 +125,19 @@ class TestCsv:
     def test_a_failed_run_has_a_line_and_no_number(self, lines):
         (failed,) = [r for r in lines if r["method"] == HOSTILE]
         assert (failed["status"], failed["value"], failed["measure"]) == ("failed", "", "")
+
+
+@pytest.mark.parametrize("form", ["terminal", "markdown", "html"])
+def test_what_runs_noticed_is_said_once(form):
+    """A sentence of two runs, one of one run, and one with markup."""
+    shared, own = "labels follow the names of folders", "the error of tent is 80.0 %"
+    runs = [result("source", notices=[shared]), result("tent", notices=[shared, own, HOSTILE])]
+    written = report_text(runs, form)
+    text = html.unescape(written)
+    assert text.count(shared) == text.count(own) == 1
+    assert "Note:" in text
+    assert form == "terminal" or "<script>alert" not in written
+    assert "Note:" not in report_text(THREE, form)
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -12,6 +12,7 @@ import numpy as np
 from tta_bench.datasets.classification.image_domains import ImageDomains, PixelArray, check_num_images
 from tta_bench.datasets.corruptions.names import check_severity, corruption_and_severity, domain_names
 from tta_bench.datasets.files.arrays import open_images
+from tta_bench.datasets.files.class_folders import left_out_facts
 from tta_bench.datasets.files.corrupted_copies import made_by
 
 _SEVERITIES = 5
@@ -116,7 +117,11 @@ def _cifar_c(
             )
         images[domain] = PixelArray(pixels[rows], labels[rows], f"{file.name}, severity {chosen}")
     clean = None if source[0] is None else open_images(source[0], source[1], split=source[2])
-    return ImageDomains(name, images, clean, {"severity": severity, **made_by(folder)})
+    found = getattr(clean, "num_classes", num_classes)
+    if found != num_classes:
+        raise ValueError(f"{source[0]} holds images of {found} classes, and {name} has {num_classes}")
+    facts = {"severity": severity, **made_by(folder), **left_out_facts([], clean)}
+    return ImageDomains(name, images, clean, facts)
 
 
 def _labels(file: Path, num_classes: int) -> np.ndarray:

@@ -14,7 +14,7 @@ from tta_bench.datasets.corruptions import corrupt, load_frost_textures, name_fr
 from tta_bench.datasets.corruptions.names import check_severity, corruption_and_severity, domain_names
 from tta_bench.datasets.files.arrays import open_images
 from tta_bench.datasets.files.cifar_binary import is_cifar_binary
-from tta_bench.datasets.files.class_folders import left_out_facts
+from tta_bench.datasets.files.class_folders import check_same_classes, left_out_facts
 
 
 class CorruptedDomains:
@@ -65,6 +65,11 @@ class CorruptedDomains:
         has_frost = any(domain.partition("/")[0] == "frost" for domain in self.domains)
         self._frost = load_frost_textures(frost_folder) if has_frost else None
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes 0, 1, ...; empty where the files do not say them."""
+        return getattr(self.clean, "class_names", ())
+
     def labels(self, domain: str) -> np.ndarray:
         """Labels (N,) int64; the same for every domain."""
         return self.clean.labels[: self.num_images]
@@ -79,8 +84,10 @@ class CorruptedDomains:
         return corrupt(image, corruption, severity, family=self.family, rng=rng, frost_textures=self._frost)
 
     def describe(self) -> dict[str, Any]:
-        """Facts about the clean images and the corruptions."""
+        """Facts about the clean images and the corruptions, and the number of classes if the files tell it."""
+        num_classes = getattr(self.clean, "num_classes", None)
         return {
+            **({} if num_classes is None else {"classes": num_classes}),
             "clean": self.clean.describe(),
             "clean_digest": digest(self.clean),
             "num_images": self.num_images,
@@ -149,6 +156,7 @@ def corrupted(
     source = None
     if source_images is not None:
         source = open_images(source_images, source_labels, split=source_split, image_size=image_size, classes=classes)
+        check_same_classes(clean, source)
     return CorruptedDomains(
         "corrupted", clean, source, domains=domains, severity=severity, family=family,
         num_images=num_images, frost_folder=frost_folder, seed=seed,

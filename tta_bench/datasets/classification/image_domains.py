@@ -31,6 +31,11 @@ class ImageDomains:
         self.name, self.images, self._source, self._facts = name, dict(images), source, facts
         self.domains = tuple(images)
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes 0, 1, ...; empty where the files do not say them."""
+        return getattr(next(iter(self.images.values())), "class_names", ())
+
     def labels(self, domain: str) -> np.ndarray:
         """Labels (N,) int64 of a domain."""
         return self.images[domain].labels

@@ -46,6 +46,7 @@ class CifarBinary:
         self.labels = records[:, header - 1].astype(np.int64)
         self._pixels = records[:, header:]
         self.folder, self.split = folder, split
+        self.num_classes = 10 if header == 1 else 100
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -118,6 +118,7 @@ class ImageFiles:
         labels: Label of each image.
         crop: How they are cropped.
         left_out: Numbers of files and folders that are left out, as in ``Found``.
+        class_names: Names of the classes 0, 1, ..., including those without images.
     """
 
     def __init__(
@@ -127,14 +128,21 @@ class ImageFiles:
         labels: Sequence[int],
         crop: Crop,
         left_out: Mapping[str, int] | None = None,
+        class_names: Sequence[str] = (),
     ) -> None:
         self.folder, self.crop, self.left_out = folder, crop, dict(left_out or {})
+        self.class_names = tuple(class_names)
         # As bytes in one array: worker processes share it, whereas a list of strings is slowly copied into each.
         self._names = np.array([os.fsencode(name) for name in names])
         self.labels = np.array(labels, dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes, including those without images."""
+        return len(self.class_names)
 
     def __getitem__(self, index: int) -> np.ndarray:
         return read_image(self.path(index), self.crop)
@@ -150,7 +158,8 @@ class ImageFiles:
     def rows(self, indices: np.ndarray) -> ImageFiles:
         """Only these images, in this order."""
         names = [self.name(i) for i in indices]
-        return ImageFiles(self.folder, names, self.labels[indices].tolist(), self.crop, self.left_out)
+        labels = self.labels[indices].tolist()
+        return ImageFiles(self.folder, names, labels, self.crop, self.left_out, self.class_names)
 
     def describe(self) -> str:
         """Folder name, numbers of classes and images, and their size after cropping."""
@@ -270,6 +279,22 @@ def check_list(folder: Path, listed: Iterable[str]) -> None:
     )
 
 
+def check_same_classes(stream: object, source: object) -> None:
+    """Refuse class folders of the stream and of the source whose labels mean different classes.
+
+    Raises:
+        ValueError: If both are class folders and their classes differ.
+    """
+    if not isinstance(stream, ImageFiles) or not isinstance(source, ImageFiles):
+        return
+    if stream.class_names != source.class_names:
+        odd = sorted({*stream.class_names} ^ {*source.class_names})
+        raise ValueError(
+            f"{stream.folder} and {source.folder} do not have the same class folders ({some(odd)} only in one of "
+            "them), so their labels would differ: list the classes in dataset.classes"
+        )
+
+
 def files_of(folder: Path, found: Found, labels: Mapping[str, int], crop: Crop) -> ImageFiles:
     """Create ``ImageFiles`` from the result of ``find_images``.
 
@@ -280,7 +305,11 @@ def files_of(folder: Path, found: Found, labels: Mapping[str, int], crop: Crop) 
     if not pairs:
         raise ValueError(f"{folder} holds no images of the given classes")
     names, numbers = zip(*pairs, strict=True)
-    return ImageFiles(folder, names, numbers, crop, found.left_out)
+    by_label: dict[int, str] = {}
+    for name, label in labels.items():
+        by_label.setdefault(label, name)  # of a class with two names, as ImageNet's have, the first
+    class_names = [by_label[label] for label in sorted(by_label)]
+    return ImageFiles(folder, names, numbers, crop, found.left_out, class_names)
 
 
 def open_folder(folder: Path, classes: str | None, crop: Crop) -> ImageFiles:

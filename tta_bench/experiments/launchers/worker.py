@@ -19,6 +19,7 @@ from tta_bench.callbacks.interrupts import Interrupted
 from tta_bench.callbacks.progress import Progress
 from tta_bench.config.compose import Composed, plain
 from tta_bench.experiments.apart import run_apart
+from tta_bench.experiments.notices import say_new
 from tta_bench.experiments.opened import Opened
 from tta_bench.experiments.resume import BusyError
 from tta_bench.experiments.run import Run, build_method
@@ -37,10 +38,12 @@ class Survey:
     Attributes:
         header: What the result of the first run will begin with.
         warnings: Methods that will fail, a sentence each.
+        notices: What is to be said of the data and the model of the first run, a sentence each.
     """
 
     header: dict[str, Any]
     warnings: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
 
     def complete(self, result: dict[str, Any]) -> dict[str, Any]:
         """A result; where the run could not even start, with what is known of the first one, such as the data."""
@@ -94,7 +97,7 @@ class Worker:
                 method.configure_model()
             except ValueError as error:
                 warnings.append(f"{job.choices['method']} will fail: {error}")
-        return Survey(run.header(), tuple(warnings))
+        return Survey(run.header(), tuple(warnings), tuple(run.notices()))
 
     def run(
         self, job: Composed, console: Console, watch: Watch | None = None, folder: Path | None = None
@@ -186,6 +189,8 @@ def write_files(folder: Path, files: Files) -> None:
 def execute(run: Run, console: Console, watch: Watch | None = None) -> dict[str, Any]:
     """Run in this process, or in separate ones if the run uses several devices and was not launched once per device."""
     if is_single_device(run.config.trainer.devices) or is_launched():
-        return run.execute(console, watch)
+        result = run.execute(console, watch)
+        say_new(console, result.get("notices", ()), run.opened.said)
+        return result
     run_apart([sys.executable, "-m", "tta_bench", "run", *map(str, run.words)])
     return {**json.loads((run.folder / "result.json").read_text()), "folder": str(run.folder)}
