@@ -61,7 +61,8 @@ lint: $(STAMP) ## Check style, types and who imports whom: ruff, mypy, import-li
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-docs: $(STAMP) ## Write docs/methods.md from the classes
+docs: $(STAMP) ## Write docs/methods.md and what `list` shows from the classes
+	@$(BIN)/python -m tta_bench.cli.options
 	@$(BIN)/tta-bench list methods --markdown > docs/methods.md
 
 pictures: $(STAMP) ## Make the pictures of README.md again (minutes)

@@ -63,6 +63,8 @@ LIGHT = {
     "import": "import tta_bench.report, tta_bench.cli, tta_bench.streams, tta_bench.datasets.classification.corrupted",
     "stream": "from tta_bench.cli import app\n"
     "app(['stream', 'show', 'setting=csc', 'dataset.num_images=8'], standalone_mode=False)",
+    "list": "from tta_bench.cli import app\napp(['list', 'methods'], standalone_mode=False)\n"
+    "assert not {'hydra', 'omegaconf', 'numpy'} & set(sys.modules)",
 }
 
 

@@ -1,4 +1,4 @@
-"""The table of all methods, for the terminal and for docs/methods.md."""
+"""What the classes of the methods say of themselves, for the terminal and for docs/methods.md."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ from typing import NamedTuple
 import timm
 import torch
 from hydra_zen import get_target
-from rich.console import Group
-from rich.table import Table
 from torch import nn
 
-from tta_bench.cli.listing import comment
 from tta_bench.config.compose import compose_run, options
 from tta_bench.config.registry import register_all
 from tta_bench.methods import METHODS, TTAMethod
@@ -54,16 +51,10 @@ class Facts(NamedTuple):
     provenance: str
 
 
-def method_table() -> Group:
-    """All methods and their configurations, for the terminal, where each has a line."""
-    methods = Table("name", "paper", "prediction", "source data", "segmentation")
-    for name, cls in METHODS.items():
-        facts = method_facts(name, cls)
-        methods.add_row(name, facts.paper, facts.prediction, facts.source, facts.pixels)
-    variants = Table("name", "configuration of", "description")
-    for name, of in _variants():
-        variants.add_row(name, of, comment("method", name))
-    return Group(methods, variants, "Costs, sizes and origins of the default values: tta-bench list methods --markdown")
+def terminal_rows() -> list[list[str]]:
+    """Name, paper, prediction, source data and segmentation of every method."""
+    facts = [method_facts(name, cls) for name, cls in METHODS.items()]
+    return [[f.name, f.paper, f.prediction, f.source, f.pixels] for f in facts]
 
 
 def methods_markdown() -> str:
@@ -73,7 +64,7 @@ def methods_markdown() -> str:
         facts = method_facts(name, cls, _build(cls))
         facts = facts._replace(source=f"**{facts.source}**" if cls.source_need is SourceNeed.LABELED else facts.source)
         lines.append(f"| `{facts.name}` | {' | '.join(facts[1:])} |")
-    lines += ["", "Configurations: " + ", ".join(f"`{name}` (of `{of}`)" for name, of in _variants()) + ".", ""]
+    lines += ["", "Configurations: " + ", ".join(f"`{name}` (of `{of}`)" for name, of in variants()) + ".", ""]
     for name, cls in METHODS.items():
         lines += [f"## {name}", "", *_prose(cls), ""]
     return "\n".join(lines).replace("``", "`").rstrip() + "\n"
@@ -114,7 +105,7 @@ def _configured(cls: type[TTAMethod], backbone: Backbone) -> TTAMethod:
     return method
 
 
-def _variants() -> Iterator[tuple[str, str]]:
+def variants() -> Iterator[tuple[str, str]]:
     """Named configurations, each with the method that it configures."""
     register_all()
     classes = {cls: name for name, cls in METHODS.items()}

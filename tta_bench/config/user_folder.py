@@ -14,9 +14,8 @@ from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
+from tta_bench.config import FOLDER_VARIABLE
 from tta_bench.config.words import ConfigError, Override, value_of
-
-VARIABLE = "TTA_BENCH_CONFIG_DIR"
 
 
 def user_folder(words: Sequence[Override]) -> Path | None:
@@ -25,13 +24,13 @@ def user_folder(words: Sequence[Override]) -> Path | None:
     Raises:
         ConfigError: If there is no such folder.
     """
-    given = value_of(words, "config_dir") or os.environ.get(VARIABLE)
+    given = value_of(words, "config_dir") or os.environ.get(FOLDER_VARIABLE)
     if not given:
         return None
     folder = Path(str(given)).expanduser().absolute()
     if not folder.is_dir():
         raise ConfigError(
-            f"there is no folder {folder}, which config_dir (or {VARIABLE}) names: make it, or leave it out"
+            f"there is no folder {folder}, which config_dir (or {FOLDER_VARIABLE}) names: make it, or leave it out"
         )
     return folder
 

@@ -63,7 +63,8 @@ class CorruptedDomains:
         self.num_images = num_images or len(clean)
         self.frost_folder = frost_folder
         has_frost = any(domain.partition("/")[0] == "frost" for domain in self.domains)
-        self._frost = load_frost_textures(frost_folder) if has_frost else None
+        # Generated textures are made when the first frost needs them, which takes a second.
+        self._frost = load_frost_textures(frost_folder) if has_frost and frost_folder is not None else None
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -1,0 +1,87 @@
+"""What each option of a configuration group is: asked of the classes here, which takes seconds, and kept in a file.
+
+``tta-bench list`` reads the file, so that it answers at once. ``make docs`` writes it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+from itertools import takewhile
+from pathlib import Path
+
+from hydra_zen import get_target
+
+from tta_bench.config import FOLDER_VARIABLE
+from tta_bench.config.compose import compose_run, compose_stream, options
+from tta_bench.config.registry import config_folder, register_all, register_light
+from tta_bench.config.user_folder import user_folder
+from tta_bench.streams import KINDS, PRESETS
+
+FILE = Path(__file__).with_name("options.json")
+MODELS = {
+    "timm": "Any timm model, by its full tag: model.name=...",
+    "local": "Your own weights, for a network described in a yaml: model.checkpoint=... model.config=...",
+    "segformer": "A SegFormer, from your own weights or those of mmsegmentation: model.checkpoint=...",
+}
+Rows = list[list[str]]
+
+
+def described(group: str) -> Rows:
+    """A row for each option of a group, those of the user's own folder included.
+
+    Args:
+        group: ``method`` gives the classes' rows (name, paper, prediction, source data, segmentation), ``variant`` the
+            configurations of methods (name, method, description); ``setting``, ``dataset`` and ``model`` give a name
+            and a description.
+    """
+    if group in ("method", "variant"):
+        from tta_bench.cli.method_table import terminal_rows, variants
+
+        return (
+            terminal_rows() if group == "method" else [[name, of, comment("method", name)] for name, of in variants()]
+        )
+    register_light() if group in ("setting", "dataset") else register_all()
+    return [[name, _sentence(group, name)] for name in options(group)]
+
+
+def write_options() -> None:
+    """Write the file that ``tta-bench list`` reads; a folder of the user's is left aside."""
+    os.environ.pop(FOLDER_VARIABLE, None)
+    rows = {group: described(group) for group in ("method", "variant", "setting", "dataset", "model")}
+    FILE.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def comment(group: str, name: str) -> str:
+    """The first sentence of the comment that heads an option's yaml file; empty if there is none."""
+    files = [home / group / f"{name}.yaml" for home in (user_folder(()), config_folder()) if home]
+    file = next((file for file in files if file.is_file()), None)
+    lines = file.read_text(encoding="utf-8").splitlines() if file else []
+    head = " ".join(line.lstrip("# ") for line in takewhile(lambda line: line.startswith("#"), lines))
+    return re.split(r"(?<=\.)\s+(?=[A-Z])", head)[0]
+
+
+def _sentence(group: str, name: str) -> str:
+    if sentence := comment(group, name):
+        return sentence
+    if group == "setting":
+        kind = compose_stream([f"setting={name}"]).config.setting.kind
+        return _first_sentence(KINDS[kind]) if name == kind else f"{_preset(name)}."
+    if group == "dataset":
+        return _first_sentence(get_target(compose_stream([f"dataset={name}"]).config.dataset))
+    return MODELS.get(name) or _first_sentence(get_target(compose_run([f"model={name}"]).config.model))
+
+
+def _preset(name: str) -> str:
+    kind, values = PRESETS[name]
+    return f"{kind} with {', '.join(f'{key}={value}' for key, value in values.items())}"
+
+
+def _first_sentence(thing: object) -> str:
+    return (inspect.getdoc(thing) or "").split("\n\n")[0].replace("\n", " ").replace("``", "")
+
+
+if __name__ == "__main__":
+    write_options()
