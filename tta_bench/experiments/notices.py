@@ -14,7 +14,7 @@ from rich.console import Console
 from tta_bench.console import say
 from tta_bench.datasets.base import DomainDataset, SegmentationDataset, has_label_maps
 from tta_bench.datasets.classification.corrupted import CorruptedDomains
-from tta_bench.datasets.files.class_folders import some
+from tta_bench.datasets.files.class_folders import left_out_told, some
 from tta_bench.datasets.files.label_maps import IGNORE
 from tta_bench.experiments.source_model import FROM_FOLDERS, known_classes
 from tta_bench.models.backbones.base import Backbone
@@ -73,10 +73,7 @@ def _not_shown(domains: DomainDataset) -> Iterator[Notice]:
     """Files and folders among the images that are not read, and damaged images that are skipped."""
     data = domains.describe()
     data = data.get("packed_from", data)
-    for key, whose in (("left_out", ""), ("left_out_of_source", " of the source images")):
-        if counts := data.get(key):
-            listed = [f"{number} x {name}" for name, number in sorted(counts.items(), key=lambda item: -item[1])]
-            yield Notice("left out", f"files and folders{whose} that are not read: {some(listed)}")
+    yield from (Notice("left out", told) for told in left_out_told(data))
     if number := (skipped := data.get("skipped_images", {})).get("number"):
         are = "damaged image is" if number == 1 else "damaged images are"
         yield Notice("damaged images", f"{number} {are} left out, first {skipped['first'][0]}")

@@ -18,6 +18,7 @@ from tta_bench.datasets.corruptions import FAMILIES, name_frost_textures
 from tta_bench.datasets.corruptions.names import domain_names
 from tta_bench.datasets.files.arrays import open_images
 from tta_bench.datasets.files.cifar_binary import is_cifar_binary
+from tta_bench.datasets.files.class_folders import left_out_facts, left_out_told
 from tta_bench.datasets.files.corrupted_copies import (
     SCHEMA,
     SEVERITIES,
@@ -168,6 +169,8 @@ def corrupt_files(recipe: CorruptionRecipe, console: Console, processes: int | N
     """
     writer, folder = _Writer(recipe), Path(recipe.output).expanduser()
     facts, layout = recipe.facts(writer.images), writer.layout
+    for told in left_out_told(left_out_facts([writer.images.clean])):
+        say(console, f"note: {told}", "yellow")
     missing = [name for name in recipe.corruptions if not layout.is_complete(name)]
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)

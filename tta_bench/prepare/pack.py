@@ -15,6 +15,7 @@ from rich.console import Console
 from tta_bench.console import progress_bar, say
 from tta_bench.datasets.base import CleanImages, DomainDataset, has_label_maps
 from tta_bench.datasets.classification.packed import SCHEMA, label_file, packed, pixel_file, read_facts
+from tta_bench.datasets.files.class_folders import left_out_told
 from tta_bench.files import check_space, write_json, writing
 
 _CHUNK = 512
@@ -90,7 +91,7 @@ def pack(
         raise ValueError(f"{domains.name} has a class per pixel, but data pack stores one per image: use it unpacked")
     folder = Path(folder).expanduser()
     source = _source(domains) if with_source else None
-    facts = {
+    facts: dict[str, Any] = {
         "schema": SCHEMA,
         "name": domains.name,
         "data": domains.describe(),
@@ -98,6 +99,8 @@ def pack(
         "source": source is not None,
     }
     _check_folder(folder, facts)
+    for told in left_out_told(facts["data"]):
+        say(console, f"note: {told}", "yellow")
     parts = [_Part(name, domains.labels(name), _loader(domains, name)) for name in domains.domains]
     if source is not None:
         parts.append(_Part(None, source.labels, source.__getitem__))

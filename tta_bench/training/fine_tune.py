@@ -16,9 +16,11 @@ from rich.console import Console
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from tta_bench.console import say
 from tta_bench.datasets.base import CleanImages, digest
 from tta_bench.datasets.files.arrays import open_images
 from tta_bench.datasets.files.cifar_binary import is_cifar_binary
+from tta_bench.datasets.files.class_folders import left_out_facts, left_out_told
 from tta_bench.functional.training_views import training_view
 from tta_bench.loggers.wandb_run import close_wandb, wandb_mode
 from tta_bench.models.loading.load_model import input_size, load_network
@@ -128,7 +130,9 @@ def fine_tune(
     L.seed_everything(recipe.seed, verbose=False)
     card, network, _ = load_network(recipe.model, recipe.checkpoint, recipe.config, recipe.checkpoint_key)
     images = _open(recipe, input_size(network, card))
-    _prepare(network, int(images.labels.max()) + 1)
+    for told in left_out_told(left_out_facts([images])):
+        say(console, f"note: {told}", "yellow")
+    _prepare(network, getattr(images, "num_classes", int(images.labels.max()) + 1))
     training = Training(output, {**asdict(recipe), "data": images.describe(), "digest": digest(images)}, console)
     rows = np.random.default_rng(recipe.seed).permutation(len(images))
     held_out, rest = _Rows(images, rows[::HELD_OUT]), _Rows(images, np.delete(rows, np.s_[::HELD_OUT]))

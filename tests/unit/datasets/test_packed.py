@@ -46,6 +46,12 @@ def files(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
+def test_what_is_not_packed_is_counted(root, tmp_path):
+    assert "note:" not in packing(opened(root), tmp_path / "pack")
+    next(root.glob("day/*/*")).with_suffix(".heic").write_text("x")
+    assert "note: files and folders that are not read: 1 x .heic\n" in packing(opened(root), tmp_path / "other")
+
+
 def test_a_packed_data_set_has_the_same_images_labels_and_source(root, tmp_path):
     data = opened(root)
     packing(data, tmp_path / "pack")

@@ -85,6 +85,10 @@ class TestJpegFolders:
                 expected = np.asarray(Image.open(stream))
                 np.testing.assert_array_equal(np.asarray(Image.open(jpegs / domain / f"{name}.JPEG")), expected)
 
+    def test_what_is_not_among_them_is_counted(self, jpegs):
+        printed = (jpegs.parent / "printed").read_text()
+        assert "note: files and folders that are not read: 1 x .txt\n" in printed
+
     def test_are_read_as_the_last_line_says(self, jpegs):
         assert f"dataset=imagenet_c dataset.root={jpegs} dataset.image_size=8" in (jpegs.parent / "printed").read_text()
         data = imagenet_c(

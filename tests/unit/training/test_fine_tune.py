@@ -139,6 +139,19 @@ def test_a_network_of_the_same_classes_keeps_its_head(tmp_path):
         torch.testing.assert_close(value, before[name], atol=1e-6, rtol=0)
 
 
+def test_a_listed_class_without_images_has_a_score_too_and_other_files_are_counted(tmp_path):
+    for i in range(12):
+        file = tmp_path / "images" / str(i % 2) / f"{i}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(render("train", i, 32)).save(file)
+    (tmp_path / "images/0/x.heic").write_text("x")
+    (tmp_path / "classes.txt").write_text("0\n1\n2\n")
+    settings = {"classes": str(tmp_path / "classes.txt"), "image_size": 32, "epochs": 1, "batch_size": 4}
+    said = tuned(tmp_path / "images", tmp_path / "w.safetensors", **settings)
+    assert "note: files and folders that are not read: 1 x .heic\n" in said
+    assert load_file(tmp_path / "w.safetensors")["head.weight"].shape[0] == 3
+
+
 def test_images_of_folders_are_cut_to_the_size_of_the_network(tmp_path):
     for i in range(12):
         file = tmp_path / "images" / str(label(i)) / f"{i}.png"

@@ -255,6 +255,21 @@ def left_out_facts(stream: Iterable[object], source: object = None) -> dict[str,
     return {key: dict(sorted(counts.items())) for key, counts in found.items() if counts}
 
 
+def left_out_told(data: Mapping[str, Any]) -> list[str]:
+    """Sentences about what ``left_out_facts`` found, from a description of the data.
+
+    Example:
+        >>> left_out_told({"left_out": {".heic": 3, "unknown/": 1}})
+        ['files and folders that are not read: 3 x .heic, 1 x unknown/']
+    """
+    found = []
+    for key, whose in (("left_out", ""), ("left_out_of_source", " of the source images")):
+        if counts := data.get(key):
+            listed = [f"{number} x {name}" for name, number in sorted(counts.items(), key=lambda item: -item[1])]
+            found.append(f"files and folders{whose} that are not read: {some(listed)}")
+    return found
+
+
 def _sum(images: Iterable[object]) -> Counter[str]:
     return sum((Counter(each.left_out) for each in images if isinstance(each, ImageFiles)), Counter())
 
