@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from tta_bench.config.compose import build, plain
 from tta_bench.datasets.base import DomainDataset
 from tta_bench.experiments.source_model import source_model
-from tta_bench.models.backbones.base import Backbone
+from tta_bench.models.backbones.base import Backbone, PassMeter
 
 
 @dataclass
@@ -56,4 +56,6 @@ class Opened:
         key = str((plain(node), plain(dataset)))
         if key not in self._models:
             self._models[key] = source_model(node, name, self.domains(dataset))
-        return copy.deepcopy(self._models[key])
+        fresh = copy.deepcopy(self._models[key])
+        fresh.meter = PassMeter()  # copies share theirs, as those of one run should
+        return fresh

@@ -75,6 +75,12 @@ def test_runs_on_the_same_data_share_what_was_opened_once(tmp_path, monkeypatch)
     assert len(opened) == 2
 
 
+def test_runs_that_share_a_source_model_count_their_own_passes(tmp_path):
+    words = ("method=dpcore", "method.num_source=16", "method.steps_new=2")
+    results, _ = run(tmp_path, (*words, "seed=0"), (*words, "seed=1"))
+    assert [result["source_forward_samples"] for result in results] == [16, 16]
+
+
 def test_a_run_that_another_process_holds_comes_last(tmp_path, monkeypatch):
     monkeypatch.setattr(jobs_module, "POLL", 0.1)
     words = [*SMALL, "method=tent", f"output={tmp_path}/runs", f"cache_dir={tmp_path}"]
