@@ -10,11 +10,32 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.filesize import decimal
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def existing(key: str, path: str | Path, kind: Literal["file", "folder"] | None = None) -> Path:
+    """The path of something that the user has named, which must be there.
+
+    Args:
+        key: The configuration key or option that names it, for messages.
+        path: The path; a leading ``~`` stands for the home folder.
+        kind: What it must be; None takes both.
+
+    Raises:
+        FileNotFoundError: If it does not exist.
+        ValueError: If it is a file instead of a folder, or the other way round.
+    """
+    found = Path(path).expanduser()
+    if not found.exists():
+        where = "" if found.is_absolute() else f" in {Path.cwd()}"
+        raise FileNotFoundError(f"{key}={path} does not exist{where}")
+    if kind is not None and found.is_dir() != (kind == "folder"):
+        raise ValueError(f"{key}={path} must be a {kind}")
+    return found
 
 
 def read_text(path: Path, what: str) -> str:

@@ -40,7 +40,7 @@ def test_list_names_what_download_takes():
         (["download", "cifar10c", "--folder", "x"], "there is no public data set 'cifar10c'; did you mean 'cifar10_c'"),
         (["pack", "dataset=image_folder", "--output", "x"], "dataset.root has no value"),
         (["pack", "dataset=imagefolder", "--output", "x"], "there is no dataset 'imagefolder'"),
-        (["corrupt", "--input", "/nowhere", "--output", "x", "--family", "tiny"], "/nowhere does not exist"),
+        (["corrupt", "--input", "/nowhere", "--output", "x", "--family", "tiny"], "--input=/nowhere does not exist"),
         (["corrupt", "--input", ".", "--output", "x", "--family", "tiny", "--severities", "high"], "such as 1,3,5"),
     ],
 )

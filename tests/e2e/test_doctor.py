@@ -111,7 +111,7 @@ class TestProblems:
     def test_data_that_are_not_there(self, examined):
         done, found = examined("dataset=image_folder", "dataset.root=/nowhere", "logger=off")
         assert done.exit_code == 1
-        assert found["data"] == ("there is no folder /nowhere", "problem")
+        assert found["data"] == ("dataset.root=/nowhere does not exist", "problem")
         assert "model" not in found
 
     def test_a_domain_without_a_class(self, examined, folder):

@@ -30,7 +30,7 @@ from tta_bench.datasets.files.corrupted_copies import (
     recipe_file,
     use_one_thread,
 )
-from tta_bench.files import check_space, write_json, writing
+from tta_bench.files import check_space, existing, write_json, writing
 
 _CHUNK = 32
 
@@ -55,6 +55,7 @@ class CorruptionRecipe:
 
     Raises:
         ValueError: If the family, a corruption or a severity is unknown.
+        FileNotFoundError: If there is no such folder of frost textures.
     """
 
     images: str
@@ -75,6 +76,8 @@ class CorruptionRecipe:
             raise ValueError(f"--severities must be a subset of 1, 2, 3, 4, 5; got {list(self.severities)}")
         if self.family == "cifar" and sorted(self.severities) != list(SEVERITIES):
             raise ValueError("a file of CIFAR-C holds all five severities: omit --severities")
+        if self.frost_folder is not None:
+            existing("--frost-folder", self.frost_folder, "folder")
         for name in self.corruptions:
             if "/" in name or name == "clean":
                 raise ValueError(f"--domains takes corruptions without a severity, not {name!r}: see --severities")
@@ -89,7 +92,7 @@ class CorruptionRecipe:
         size = self.image_size
         if size is None and self.family == "imagenet" and _is_class_folders(Path(self.images).expanduser()):
             size = 224
-        clean = open_images(self.images, self.labels, split=self.split, image_size=size)
+        clean = open_images(self.images, self.labels, split=self.split, image_size=size, keys=("--input", "--labels"))
         domains = [f"{name}/{severity}" for name in self.corruptions for severity in self.severities]
         return CorruptedDomains(
             "corrupted", clean, None, domains=domains, family=self.family,

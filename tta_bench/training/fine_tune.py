@@ -164,7 +164,14 @@ def _open(recipe: FineTuneRecipe, size: int | None) -> CleanImages:
     path = Path(recipe.images).expanduser()
     if recipe.image_size is not None or not path.is_dir() or is_cifar_binary(path):
         size = recipe.image_size
-    images = open_images(path, recipe.labels, split=recipe.split, image_size=size, classes=recipe.classes)
+    images = open_images(
+        path,
+        recipe.labels,
+        split=recipe.split,
+        image_size=size,
+        classes=recipe.classes,
+        keys=("--images", "--labels"),
+    )
     if len(images) < HELD_OUT:
         raise ValueError(f"{path} holds {len(images)} images, but at least {HELD_OUT} are needed")
     return images

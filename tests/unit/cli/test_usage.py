@@ -70,4 +70,6 @@ def test_other_mistakes_are_one_line(words, told):
 
 @pytest.mark.parametrize("words", [["data"], ["data", "--help"]])
 def test_help_is_still_help(words):
-    assert "Usage: " in CliRunner().invoke(app, words).output
+    shown = CliRunner().invoke(app, words).output
+    assert "Usage: " in shown
+    assert "error" not in shown

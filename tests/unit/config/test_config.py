@@ -193,7 +193,7 @@ def test_a_data_set_without_a_path_asks_for_it():
 
 def test_a_missing_path_of_a_data_set_is_named():
     composed = compose_run(["dataset=corrupted", "dataset.images=/nowhere/images.npz"])
-    with pytest.raises(FileNotFoundError, match=r"^/nowhere/images\.npz does not exist$"):
+    with pytest.raises(FileNotFoundError, match=r"^dataset\.images=/nowhere/images\.npz does not exist$"):
         Run(composed)
 
 

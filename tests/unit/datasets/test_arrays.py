@@ -109,7 +109,7 @@ def test_a_missing_file_is_named(tmp_path, missing):
     for name, path in paths.items():
         if name != missing:
             np.save(path, IMAGES if name == "images" else LABELS)
-    with pytest.raises(FileNotFoundError, match=f"^{paths[missing]} does not exist$"):
+    with pytest.raises(FileNotFoundError, match=rf"^dataset\.{missing}={paths[missing]} does not exist$"):
         opened(paths["images"], paths["labels"])
 
 

@@ -86,7 +86,7 @@ def test_a_missing_file_is_named_with_those_that_are_there(root, tmp_path, missi
 
 
 def test_a_missing_folder_is_named():
-    with pytest.raises(FileNotFoundError, match=r"no folder /nowhere: dataset\.root"):
+    with pytest.raises(FileNotFoundError, match=r"^dataset\.root=/nowhere does not exist$"):
         cifar100_c(root="/nowhere")
 
 

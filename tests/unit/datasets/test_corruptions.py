@@ -296,7 +296,7 @@ def test_frost_textures_are_named_by_what_their_files_hold(tmp_path, monkeypatch
 
 
 def test_an_empty_frost_folder_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"holds no PNG or JPEG textures\.$"):
+    with pytest.raises(ValueError, match=r"^dataset\.frost_folder=.* holds no PNG or JPEG textures$"):
         load_frost_textures(tmp_path)
 
 

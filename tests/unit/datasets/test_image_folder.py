@@ -103,7 +103,7 @@ class TestWhatIsWrong:
             opened(tmp_path, **settings)
 
     def test_a_missing_root(self):
-        with pytest.raises(FileNotFoundError, match="there is no folder /nowhere"):
+        with pytest.raises(FileNotFoundError, match=r"^dataset\.root=/nowhere does not exist$"):
             opened("/nowhere")
 
     def test_damaged_images_are_skipped_on_request(self, root):

@@ -93,7 +93,7 @@ def test_a_missing_corruption_is_named_with_what_is_there(root, three):
         opened(root, classes=three, domains="common")
     with pytest.raises(FileNotFoundError, match=r"snow lacks severity 2; it holds: 5$"):
         opened(root, classes=three, domains=["snow/2"])
-    with pytest.raises(FileNotFoundError, match="there is no folder /nowhere"):
+    with pytest.raises(FileNotFoundError, match=r"^dataset\.root=/nowhere does not exist$"):
         opened("/nowhere", classes=three)
 
 

@@ -173,7 +173,7 @@ def test_a_missing_file_is_named(tmp_path, card, state, missing):
     paths = {"checkpoint": tmp_path / "w.pth", "config": card}
     torch.save(state, paths["checkpoint"])
     paths[missing].unlink()
-    with pytest.raises(FileNotFoundError, match=str(paths[missing])):
+    with pytest.raises(FileNotFoundError, match=rf"^model\.{missing}={paths[missing]} does not exist$"):
         load_model(**paths)
 
 

@@ -314,10 +314,10 @@ class TestLoading:
         [
             ("segformer", None, "ships no SegFormer configuration 'segformer'$"),
             (B0.replace("-1024", ""), None, f"ships no SegFormer configuration .*; did you mean '{B0}'"),
-            ("x.py", None, r"no model configuration at \S+x.py"),
+            ("x.py", None, r"^model\.config=\S+x\.py does not exist$"),
             ("x.py", "model = dict(", r"x.py is not a configuration of mmsegmentation"),
             ("x.py", "model = dict(type='EncoderDecoder')", "does not describe a SegFormer, but: EncoderDecoder"),
-            ("x.yaml", None, r"no model description at \S+x.yaml"),
+            ("x.yaml", None, r"^model\.config=\S+x\.yaml does not exist$"),
             ("x.yaml", "architecture: vit", "must contain 'architecture: segformer'"),
             ("x.yaml", "architecture: segformer\nfoo: 1", "unknown key 'foo'"),
             ("x.yaml", "architecture: segformer\nkwargs: {foo: 1}", "rejects its kwargs"),

@@ -38,9 +38,9 @@ class InThisProcess:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    """On the CPU, without a progress bar, on few images."""
+    """On the CPU, on few images."""
     trainer = L.Trainer
-    monkeypatch.setattr(L, "Trainer", lambda **kw: trainer(**kw | {"accelerator": "cpu", "enable_progress_bar": False}))
+    monkeypatch.setattr(L, "Trainer", lambda **kw: trainer(**kw, accelerator="cpu"))
     for name, value in {"NUM_VALIDATION": 30, "NUM_TEST": 40, "BATCH_SIZE": 16}.items():
         monkeypatch.setattr(classifier, name, value)
     monkeypatch.setattr(classifier, "get_context", lambda _: InThisProcess())
@@ -52,9 +52,10 @@ def trained(output):
     return console.file.getvalue()
 
 
-def test_what_is_written_is_what_is_loaded_and_a_cut_changes_nothing(tmp_path, monkeypatch):
+def test_what_is_written_is_what_is_loaded_and_a_cut_changes_nothing(tmp_path, monkeypatch, capsys):
     whole, cut = tmp_path / "whole.safetensors", tmp_path / "cut.safetensors"
     printed = trained(whole).splitlines()
+    assert capsys.readouterr().out == "", "bars are for terminals"
 
     images = torch.stack([torch.from_numpy(render("test", i)).permute(2, 0, 1) for i in range(40)]) / 255
     backbone = load_model(checkpoint=whole, config=whole.with_suffix(".yaml"))

@@ -168,7 +168,7 @@ def test_images_of_folders_are_cut_to_the_size_of_the_network(tmp_path):
         ({"epochs": 0}, "--epochs must be above 0, got 0"),
         ({"model": "vit_tiny_patch16_224"}, "does not say which weights"),
         ({"model": None}, r"set model\.name"),
-        ({"images": "/nowhere"}, "/nowhere does not exist"),
+        ({"images": "/nowhere"}, "--images=/nowhere does not exist"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(data, tmp_path, changed, message):

@@ -11,9 +11,10 @@ import numpy as np
 
 from tta_bench.datasets.classification.image_domains import ImageDomains, PixelArray, check_num_images
 from tta_bench.datasets.corruptions.names import check_severity, corruption_and_severity, domain_names
-from tta_bench.datasets.files.arrays import open_images
+from tta_bench.datasets.files.arrays import SOURCE, open_images
 from tta_bench.datasets.files.class_folders import left_out_facts
 from tta_bench.datasets.files.corrupted_copies import made_by
+from tta_bench.files import existing
 
 _SEVERITIES = 5
 _PUBLISHED = 10_000  # images per severity
@@ -98,9 +99,7 @@ def _cifar_c(
     source: tuple[str | None, str | None, str],
 ) -> ImageDomains:
     check_severity(severity)
-    folder = Path(root).expanduser()
-    if not folder.is_dir():
-        raise FileNotFoundError(f"there is no folder {folder}: dataset.root must be the unpacked archive of {name}")
+    folder = existing("dataset.root", root, "folder")
     labels = _labels(folder / "labels.npy", num_classes)
     block, shape = len(labels) // _SEVERITIES, (len(labels), 32, 32, 3)
     check_num_images(num_images, block, name)
@@ -116,7 +115,7 @@ def _cifar_c(
                 f"{pixels.shape}"
             )
         images[domain] = PixelArray(pixels[rows], labels[rows], f"{file.name}, severity {chosen}")
-    clean = None if source[0] is None else open_images(source[0], source[1], split=source[2])
+    clean = None if source[0] is None else open_images(source[0], source[1], split=source[2], keys=SOURCE)
     found = getattr(clean, "num_classes", num_classes)
     if found != num_classes:
         raise ValueError(f"{source[0]} holds images of {found} classes, and {name} has {num_classes}")

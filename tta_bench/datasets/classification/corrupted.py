@@ -12,7 +12,7 @@ import numpy as np
 from tta_bench.datasets.base import CleanImages, digest
 from tta_bench.datasets.corruptions import corrupt, load_frost_textures, name_frost_textures
 from tta_bench.datasets.corruptions.names import check_severity, corruption_and_severity, domain_names
-from tta_bench.datasets.files.arrays import open_images
+from tta_bench.datasets.files.arrays import SOURCE, open_images
 from tta_bench.datasets.files.cifar_binary import is_cifar_binary
 from tta_bench.datasets.files.class_folders import check_same_classes, left_out_facts
 
@@ -156,7 +156,9 @@ def corrupted(
     source_images = source_images or _own_source(Path(images).expanduser(), source_split)
     source = None
     if source_images is not None:
-        source = open_images(source_images, source_labels, split=source_split, image_size=image_size, classes=classes)
+        source = open_images(
+            source_images, source_labels, split=source_split, image_size=image_size, classes=classes, keys=SOURCE
+        )
         check_same_classes(clean, source)
     return CorruptedDomains(
         "corrupted", clean, source, domains=domains, severity=severity, family=family,

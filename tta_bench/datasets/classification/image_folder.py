@@ -16,6 +16,7 @@ from tta_bench.datasets.files.class_folders import (
     some,
 )
 from tta_bench.datasets.files.class_names import IMAGENET, IMAGENET_SUBSET, label_map
+from tta_bench.files import existing
 
 
 def image_folder(
@@ -55,8 +56,8 @@ def image_folder(
         ValueError: If a domain lacks a class or an argument is wrong; the message says what to do.
     """
     crop = Crop(image_size, resize, interpolation)
-    top = Path(root).expanduser()
-    source = None if source_images is None else Path(source_images).expanduser()
+    top = existing("dataset.root", root, "folder")
+    source = None if source_images is None else existing("dataset.source_images", source_images, "folder")
     folders = _domain_folders(top, domains, source)
     given = None if classes is None else label_map(IMAGENET if classes == IMAGENET_SUBSET else classes)
     if given is not None and classes not in (IMAGENET, IMAGENET_SUBSET):

@@ -23,6 +23,7 @@ from tta_bench.datasets.files.class_folders import (
 )
 from tta_bench.datasets.files.class_names import IMAGENET, imagenet_classes, label_map, read_list
 from tta_bench.datasets.files.corrupted_copies import made_by
+from tta_bench.files import existing
 
 _ROBUSTBENCH_LIST = "helper_files/imagenet_test_image_ids.txt"
 
@@ -76,13 +77,15 @@ def imagenet_c(
     crop, labels = Crop(image_size, resize, interpolation), label_map(classes)
     chosen = None if subset is None else _subset(subset, labels)
     needed = imagenet_classes() if classes == IMAGENET else tuple(labels)
-    files, top = {}, Path(root).expanduser()
+    files, top = {}, existing("dataset.root", root, "folder")
     for domain in domain_names(domains):
         folder = _domain_folder(top, domain, severity)
         found = _all_classes(folder, labels, needed) if chosen is None else _listed(folder, chosen)
         files[domain] = files_of(folder, found, labels, crop)
     clean_crop = Crop(image_size, resize or round(image_size / 0.875), interpolation)
-    source = None if source_images is None else open_folder(Path(source_images).expanduser(), classes, clean_crop)
+    source = None
+    if source_images is not None:
+        source = open_folder(existing("dataset.source_images", source_images, "folder"), classes, clean_crop)
     facts: dict[str, Any] = {"severity": severity, "classes": len(needed), **crop.describe(), **made_by(top)}
     if chosen is not None:
         facts["subset"] = {"name": Path(str(subset)).name, "images": len(chosen), "sha256": _sha256(chosen)}

@@ -10,6 +10,7 @@ import numpy as np
 
 from tta_bench.datasets.classification.image_domains import ImageDomains, PixelArray
 from tta_bench.datasets.files.class_folders import some
+from tta_bench.files import existing
 
 SCHEMA = "tta_bench.pack/1"
 
@@ -54,7 +55,7 @@ def packed(*, root: str, domains: str | list[str] | None = None) -> ImageDomains
         FileNotFoundError: If there is no packed data set, or packing was not finished.
         ValueError: If a domain does not exist, or a file is damaged.
     """
-    folder = Path(root).expanduser()
+    folder = existing("dataset.root", root, "folder")
     facts = read_facts(folder)
     names = facts["domains"] if domains is None else [domains] if isinstance(domains, str) else list(domains)
     for name in names:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from tta_bench.datasets.corruptions._common import Image
 from tta_bench.datasets.files.decode import read_rgb
+from tta_bench.files import existing
 
 _SIDE = 512
 _CRYSTAL_DIRECTIONS = 8
@@ -64,10 +65,11 @@ def name_frost_textures(frost_folder: str | Path | None = None) -> str:
 
 
 def _files(frost_folder: str | Path) -> list[Path]:
-    files = sorted(path for path in Path(frost_folder).expanduser().glob("*") if path.suffix.lower() in _SUFFIXES)
+    folder = existing("dataset.frost_folder", frost_folder, "folder")
+    files = sorted(path for path in folder.glob("*") if path.suffix.lower() in _SUFFIXES)
     files = [path for path in files if path.stem != "frost6" and not path.name.startswith(".")]
     if not files:
-        raise ValueError(f"The frost folder {frost_folder} holds no PNG or JPEG textures.")
+        raise ValueError(f"dataset.frost_folder={frost_folder} holds no PNG or JPEG textures")
     return files
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from tta_bench.datasets.base import CleanImages
 from tta_bench.datasets.files.cifar_binary import CifarBinary, is_cifar_binary
 from tta_bench.datasets.files.class_folders import Crop, open_folder
+from tta_bench.files import existing
 
 
 class ArrayImages:
@@ -80,6 +81,10 @@ def _read_npz(path: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
         )
 
 
+SOURCE = ("dataset.source_images", "dataset.source_labels")
+"""The ``keys`` of source images."""
+
+
 def open_images(
     path: str | Path,
     labels: str | Path | None = None,
@@ -87,6 +92,7 @@ def open_images(
     split: str = "test",
     image_size: int | None = None,
     classes: str | None = None,
+    keys: tuple[str, str] = ("dataset.images", "dataset.labels"),
 ) -> CleanImages:
     """Open images in any of the supported formats.
 
@@ -97,16 +103,14 @@ def open_images(
         image_size: Side S of the square to which images of class folders are cropped, after resizing their shorter
             side to S / 0.875 (224 from 256, as for the clean images of ImageNet-C). None keeps them as they are.
         classes: How class folders are mapped to labels; see ``label_map``.
+        keys: The configuration keys or options that give ``path`` and ``labels``, for messages.
 
     Raises:
         FileNotFoundError: If a path does not exist.
         ValueError: If the format is not supported.
     """
-    path = Path(path).expanduser()
-    label_path = Path(labels).expanduser() if labels else None
-    for needed in (path, label_path):
-        if needed is not None and not needed.exists():
-            raise FileNotFoundError(f"{needed} does not exist")
+    path = existing(keys[0], path)
+    label_path = existing(keys[1], labels, "file") if labels else None
     if path.is_dir() and not is_cifar_binary(path):
         _refuse_pickles(path)
         return open_folder(path, classes, Crop(image_size, image_size and round(image_size / 0.875)))
@@ -117,7 +121,7 @@ def open_images(
         return CifarBinary(path, split)
     if path.suffix in (".npz", ".npy"):
         return ArrayImages(path, label_path, split=split)
-    raise ValueError(f"{path} must be a folder of class folders, a .npz file, or a .npy file with dataset.labels")
+    raise ValueError(f"{path} must be a folder of class folders, a .npz file, or a .npy file with {keys[1]}")
 
 
 def _refuse_pickles(folder: Path) -> None:

@@ -13,6 +13,7 @@ from tta_bench.datasets.segmentation.label_map_domains import (
     SegmentedFiles,
     segmentation_domains,
 )
+from tta_bench.files import existing
 
 CLASSES = (
     "road", "sidewalk", "building", "wall", "fence", "pole", "traffic light", "traffic sign", "vegetation", "terrain",
@@ -70,12 +71,14 @@ def acdc(
     for name in names:
         if name not in CONDITIONS:
             raise ValueError(f"ACDC has no condition {name!r}; it has {', '.join(CONDITIONS)}")
-    top, files = Path(root).expanduser(), {}
+    top, files = existing("dataset.root", root, "folder"), {}
     for name in names:
         images = _images(top, f"rgb_anon/{name}/{split}", "_rgb_anon.png")
         pairs = [Pair(top / image, _acdc_labels(top, image)) for image in images]
         files[name] = SegmentedFiles(pairs, _TRAIN_IDS, image_height, f"ACDC {split}")
-    source = None if source_images is None else _cityscapes(Path(source_images).expanduser(), "train", image_height)
+    source = None
+    if source_images is not None:
+        source = _cityscapes(existing("dataset.source_images", source_images, "folder"), "train", image_height)
     return segmentation_domains(
         "acdc", files, source, CLASSES, {"split": split, "image_height": image_height}, num_images=num_images,
         corruptions=corruptions, severity=severity, family=family, frost_folder=frost_folder, seed=seed,
@@ -118,7 +121,7 @@ def cityscapes(
     """
     if split == "test":
         raise ValueError("the labels of Cityscapes' test images are not published: set dataset.split to train or val")
-    top = Path(root).expanduser()
+    top = existing("dataset.root", root, "folder")
     source = None if split == "train" else _cityscapes(top, "train", image_height)
     return segmentation_domains(
         "cityscapes", {split: _cityscapes(top, split, image_height)}, source, CLASSES, {}, num_images=num_images,
@@ -139,10 +142,8 @@ def _images(root: Path, folder: str, ending: str) -> Sequence[Path]:
     """Find the images in the subfolders of a folder, as sorted paths relative to the root.
 
     Raises:
-        FileNotFoundError: If the folder does not exist or contains no images.
+        FileNotFoundError: If the folder contains no images.
     """
-    if not root.is_dir():
-        raise FileNotFoundError(f"there is no folder {root}")
     found = sorted(path.relative_to(root) for path in (root / folder).glob(f"*/*{ending}"))
     if not found:
         there = ", ".join(sorted(path.name for path in root.glob("*")))

@@ -16,7 +16,7 @@ from tta_bench.datasets.segmentation.label_map_domains import (
     SegmentedFiles,
     segmentation_domains,
 )
-from tta_bench.files import read_lines
+from tta_bench.files import existing, read_lines
 
 
 def segmentation_folder(
@@ -64,12 +64,13 @@ def segmentation_folder(
         FileNotFoundError: If a folder, a list or a file is missing; the message names it.
         ValueError: If a list or an argument is wrong.
     """
-    image_folder, label_folder = Path(images).expanduser(), Path(labels).expanduser()
-    for folder in (image_folder, label_folder):
-        if not folder.is_dir():
-            raise FileNotFoundError(f"there is no folder {folder}")
-    names, read = read_class_list(Path(classes).expanduser())
-    listed = _by_folder(image_folder) if table is None else _by_table(Path(table).expanduser(), image_folder)
+    image_folder = existing("dataset.images", images, "folder")
+    label_folder = existing("dataset.labels", labels, "folder")
+    names, read = read_class_list(existing("dataset.classes", classes, "file"))
+    if table is None:
+        listed = _by_folder(image_folder)
+    else:
+        listed = _by_table(existing("dataset.table", table, "file"), image_folder)
     found = listed.images
     shown = [name for name in found if name != source_domain] if domains is None else domains
     shown = [shown] if isinstance(shown, str) else list(shown)

@@ -220,8 +220,6 @@ def _read(path: Path) -> Any:
         FileNotFoundError: If it does not exist.
         ValueError: If it cannot be read.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no checkpoint at {path}")
     names: list[str] = []
     try:
         if path.suffix == ".safetensors":

@@ -17,6 +17,7 @@ from timm.models.deit import VisionTransformerDistilled
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
+from tta_bench.files import existing
 from tta_bench.models.backbones.base import Backbone
 from tta_bench.models.backbones.linear_head import LinearHeadBackbone
 from tta_bench.models.backbones.timm_cnn import TimmBackbone
@@ -100,14 +101,15 @@ def load_network(
             raise ValueError(f"{config} describes a model without weights: give model.checkpoint too")
         card = _read_card(Path(config))
     elif name in PACKAGED:
-        weights = resources.files("tta_bench.models") / "weights"
-        card = _read_card(Path(str(weights / f"{PACKAGED[name]}.yaml")))
-        checkpoint = checkpoint or Path(str(weights / f"{PACKAGED[name]}.safetensors"))
+        folder = resources.files("tta_bench.models") / "weights"
+        card = _read_card(Path(str(folder / f"{PACKAGED[name]}.yaml")))
+        checkpoint = checkpoint or Path(str(folder / f"{PACKAGED[name]}.safetensors"))
     elif name is None:
         raise ValueError("no model given: set model.name, or model.checkpoint together with model.config")
     else:
         card = _named_card(name, checkpoint)
-    network, origin = _network(card, None if checkpoint is None else Path(checkpoint), checkpoint_key)
+    weights = None if checkpoint is None else existing("model.checkpoint", checkpoint, "file")
+    network, origin = _network(card, weights, checkpoint_key)
     return card, network.eval(), origin
 
 
@@ -170,9 +172,7 @@ _UNNORMALISED = {"kwargs": {}, "mean": (0.0,) * 3, "std": (1.0,) * 3}
 
 
 def _read_card(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no model description at {path}")
-    card = OmegaConf.to_container(OmegaConf.load(path))
+    card = OmegaConf.to_container(OmegaConf.load(existing("model.config", path, "file")))
     if not isinstance(card, dict) or "architecture" not in card:
         raise ValueError(f"{path} must name an architecture, for example 'architecture: vit_tiny_patch16_224'")
     if unknown := set(card) - CARD_KEYS:
@@ -243,8 +243,6 @@ def _as_timm_would(card: dict[str, Any], network: Any, state: dict[str, Tensor])
 
 def _load_npz(model: torch.nn.Module, path: Path) -> None:
     """Load the .npz in which the authors of vision transformers publish them; no weights may be missing."""
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no checkpoint at {path}")
     load: Any = getattr(model, "load_pretrained", None)
     if load is None:
         raise ValueError(f"timm cannot read a .npz for {type(model).__name__}: give a .safetensors or .pth file")

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from omegaconf import OmegaConf
 from torch import nn
 
+from tta_bench.files import existing
 from tta_bench.models.backbones.segformer import SegFormerBackbone, Sliding
 from tta_bench.models.loading.checkpoint import load_weights
 from tta_bench.models.loading.load_model import weights_sha256
@@ -131,7 +132,7 @@ def load_segformer(
     except ValueError as error:
         raise ValueError(f"{config}: {error}") from None
     network = described.network
-    origin = load_weights(network, Path(checkpoint), checkpoint_key)
+    origin = load_weights(network, existing("model.checkpoint", checkpoint, "file"), checkpoint_key)
     digest = weights_sha256(network.state_dict())
     backbone = SegFormerBackbone(
         network.backbone, network.decode_head, mean, std, described.sliding
@@ -166,9 +167,7 @@ def _registry() -> Any:
 
 
 def _card(path: Path) -> Description:
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no model description at {path}")
-    card: Any = OmegaConf.to_container(OmegaConf.load(path))
+    card: Any = OmegaConf.to_container(OmegaConf.load(existing("model.config", path, "file")))
     if not isinstance(card, dict) or card.get("architecture") != "segformer":
         raise ValueError(f"{path} must contain 'architecture: segformer'")
     if unknown := set(card) - CARD_KEYS:
@@ -201,8 +200,7 @@ def read_mmseg_config(path: Path) -> Description:
             hint = did_you_mean(str(path), (), more=shipped)
             raise ValueError(f"mmsegmentation ships no SegFormer configuration {str(path)!r}{hint}")
         path = shipped[str(path)]
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no model configuration at {path}")
+    path = existing("model.config", path, "file")
     try:
         config = Config.fromfile(path).to_dict()
     except Exception as error:  # it is a program, which may raise anything
