@@ -90,17 +90,18 @@ def test_loader_processes_are_taken_where_processors_are_free(
     assert (loader.num_workers, loader.pin_memory) == (workers, device == "cuda")
 
 
-def test_images_of_several_sizes_name_the_remedy():
-    class TwoSizes:
+@pytest.mark.parametrize("sizes", [2, 3])
+def test_images_of_several_sizes_name_the_remedy(sizes):
+    class Unequal:
         domains = ("d",)
 
         def labels(self, domain):
             return np.arange(4)
 
         def load(self, domain, index):
-            return np.zeros((8 + index % 2, 8, 3), dtype=np.uint8)
+            return np.zeros((8 + index % sizes, 8, 3), dtype=np.uint8)
 
-    module = module_for(TwoSizes())
+    module = module_for(Unequal())
     with pytest.raises(ValueError, match=r"^images of 8x8 and 9x8 pixels in one stream: set dataset\.image_size$"):
         next(iter(module.test_dataloader()))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -48,6 +50,19 @@ def test_a_blur_reaches_as_far_as_its_kernel(size):
     reached[6 - size // 2 : 7 + size // 2, 6 - size // 2 : 7 + size // 2] = True
     view = training_view(images, rng(3), mirror=0.0, blur=1.0, blur_size=size)  # seed 3: wider than a pixel
     assert torch.equal(view > 0, reached.expand_as(view))
+
+
+def test_the_deviation_of_a_blur_is_uniform_from_a_tenth_of_a_pixel_to_two():
+    images = torch.zeros(1, 3, SIDE, SIDE, dtype=torch.float64)
+    images[..., 6, 6] = 1.0
+    deviations = []
+    for seed in range(100):
+        view = training_view(images, rng(seed), mirror=0.0, blur=1.0)[0, 0]
+        ratio = (view[6, 6] / view[6, 7]).item()  # exp(1 / 2s^2), where the neighbour is not lost in rounding
+        deviations.append((2 * math.log(ratio)) ** -0.5 if ratio < 1e12 else 0.1)
+    assert 0.1 <= min(deviations) < 0.2
+    assert 1.9 < max(deviations) <= 2.0
+    assert sum(deviations) / 100 == pytest.approx(1.05, abs=0.15)
 
 
 def test_crops_are_windows_of_the_images():

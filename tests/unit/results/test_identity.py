@@ -47,6 +47,30 @@ def test_every_fact_is_identity(fact):
     assert identity({**HEADER, fact: "another"}) != identity(HEADER)
 
 
+def test_the_facts_are_those_that_determine_numbers():
+    assert set(FACTS) == {"stream_sha256", "weights_sha256", "code_sha256", "data", "preprocess", "versions"}
+
+
+def test_the_identity_names_every_value_by_its_place():
+    config = {"seed": 1, "output": "x", "setting": {"kind": "csc", "deep": {"delta": None}}, "method": {"kind": True}}
+    unknown = {"code_sha256": "null", "weights_sha256": "null", "preprocess": "null", "versions": "null"}
+    assert identity({"config": config, "stream_sha256": "ab", "data": {"split": ["a", 1]}}, device="cpu") == {
+        "seed": "1", "setting.kind": '"csc"', "setting.deep.delta": "null", "method.kind": "true",
+        "stream_sha256": '"ab"', "data.split": '["a", 1]', "device": '"cpu"', **unknown,
+    }  # fmt: skip
+
+
+def test_the_hash_of_a_configuration_does_not_depend_on_the_order_of_its_keys():
+    turned = {key: dict(reversed(value.items())) if isinstance(value, dict) else value for key, value in CONFIG.items()}
+    assert config_hash(dict(reversed(turned.items()))) == config_hash(CONFIG)
+
+
+def test_the_hashes_of_many_configurations_differ():
+    hashes = {config_hash({**CONFIG, "seed": seed}) for seed in range(2000)}
+    assert len(hashes) == 2000
+    assert {len(digits) for digits in hashes} == {8}
+
+
 def test_what_is_listed_is_a_key_and_has_a_reason():
     assert set(NOT_IDENTITY) <= set(CONFIG)
     assert all(len(reason) > 10 for reason in NOT_IDENTITY.values())
