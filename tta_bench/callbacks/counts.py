@@ -19,13 +19,16 @@ class Counts(NamedTuple):
     """The part of a ``BatchRow`` that is counted from scores and labels."""
 
     by_domain: Mapping[str, tuple[int, float]]
+    labelled: Mapping[str, int]
     top_class_share: float
     calibration: dict[int, tuple[int, float, int]]
     confusion: Mapping[str, Mapping[tuple[int, int], int]] | None
 
 
 def count_images(scores: Tensor, kind: OutputKind, batch: StreamBatch, domains: Sequence[str]) -> Counts:
-    """Count a batch of scores (B, K) with labels (B,).
+    """Count a batch of scores (B, K) with labels (B,), negative where an image has none.
+
+    Such images count for the share of the most predicted class only.
 
     Args:
         scores: Scores of the method.
@@ -34,14 +37,18 @@ def count_images(scores: Tensor, kind: OutputKind, batch: StreamBatch, domains: 
         domains: Names of the domains by id.
     """
     confidence, predicted = _probabilities(scores.double(), kind).max(dim=1)
-    wrong = (predicted != batch.labels).double()
-    confident = _confident(confidence, 1 - wrong, torch.ones_like(wrong))
+    labelled = (batch.labels >= 0).double()
+    wrong = (predicted != batch.labels).double() * labelled
+    confident = _confident(confidence, 1 - wrong, labelled)
     top = torch.bincount(predicted, minlength=scores.shape[1]).amax().double()
-    numbers = torch.cat([batch.domain_ids.double(), wrong, confident, top[None]]).tolist()  # one synchronisation
+    numbers = torch.cat(
+        [batch.domain_ids.double(), wrong, labelled, confident, top[None]]
+    ).tolist()  # one synchronisation
     n = len(scores)
     shares = _by_domain(numbers[:n], numbers[n : 2 * n], domains)
     by_domain = {name: (count, int(total)) for name, (count, total) in shares.items()}
-    return Counts(by_domain, numbers[-1] / n, _calibration(numbers[2 * n : -1]), None)
+    known = {name: int(k) for name, (_, k) in _by_domain(numbers[:n], numbers[2 * n : 3 * n], domains).items()}
+    return Counts(by_domain, known, numbers[-1] / n, _calibration(numbers[3 * n : -1]), None)
 
 
 def count_pixels(scores: Tensor, kind: OutputKind, batch: StreamBatch, domains: Sequence[str]) -> Counts:
@@ -75,7 +82,8 @@ def count_pixels(scores: Tensor, kind: OutputKind, batch: StreamBatch, domains: 
             own[pair] = own.get(pair, 0) + int(count)
             called[predicted_class] += count
     top = max(called) / max(numbers[0], 1)
-    return Counts(by_domain, top, _calibration(numbers[1 : 1 + 3 * BINS]), confusion)
+    known = {name: count for name, (count, _) in by_domain.items()}
+    return Counts(by_domain, known, top, _calibration(numbers[1 : 1 + 3 * BINS]), confusion)
 
 
 def _probabilities(scores: Tensor, kind: OutputKind) -> Tensor:

@@ -14,6 +14,7 @@ import torch
 from lightning.pytorch.loggers import Logger, WandbLogger
 
 from tta_bench.callbacks.counts import count_images, count_pixels
+from tta_bench.datasets.base import has_unlabelled
 from tta_bench.methods.base import TTAMethod
 from tta_bench.results.confusion import IouTally
 from tta_bench.results.rows import BatchRow, Tally, logged_numbers
@@ -48,6 +49,8 @@ class AdaptationMonitor(L.Callback):
     def on_test_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Start counting, from zero or from the earlier rows of a resumed run."""
         self._names = tuple(self._domains or trainer.datamodule.schedule.domains)
+        data = getattr(trainer.datamodule, "domains", None)
+        self._partly = data is None or has_unlabelled(data)
         self.tally, self.last = Tally(_iou_tally(trainer)), self.earlier[-1] if self.earlier else None
         for row in self.earlier:
             self.tally.add(row)
@@ -83,6 +86,7 @@ class AdaptationMonitor(L.Callback):
         self.last = BatchRow(
             step=batch.step,
             by_domain=counts.by_domain,
+            labelled=counts.labelled if self._partly else None,
             forward_samples=method.backbone.meter.forward_samples - forward,
             backward_samples=method.backbone.meter.backward_samples - backward,
             seconds=seconds,

@@ -81,8 +81,8 @@ class StreamProgress(L.Callback):
             return
         domain = row.domain if len(row.by_domain) == 1 else "mixed"
         size = "" if tally.coreset_size is None else f"  coreset {tally.coreset_size:.0f}"
-        score = f"mIoU {tally.iou.pooled or 0:5.1f}" if tally.iou else f"error {tally.sample_error:5.1f}"
-        note = f"{domain:<17} {score} %{size}"
+        score = f"mIoU {tally.iou.pooled or 0:5.1f} %" if tally.iou else f"error {tally.sample_error:5.1f} %"
+        note = f"{domain:<17} {score if any(tally.labelled.values()) else 'no labels'}{size}"
         self._progress.update(self._task, advance=1, note=note)
         if self.watch is not None:
             done = len(tally.seconds)

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from tta_bench.config.compose import build, compose_stream, plain, require
 from tta_bench.console import say
+from tta_bench.datasets.base import arrival_order
 from tta_bench.datasets.segmentation.label_map_domains import check_setting
 from tta_bench.streams import Schedule, make_stream, plot_timeline, timeline_text
 
@@ -29,7 +30,8 @@ def _with_labels(words: Sequence[str]) -> tuple[Schedule, dict[str, np.ndarray]]
     setting = plain(composed.config.setting)
     check_setting(domains, setting["kind"])
     labels = {name: np.asarray(domains.labels(name)) for name in domains.domains}
-    return make_stream(setting.pop("kind"), labels=labels, seed=composed.config.seed, **setting), labels
+    given = {"labels": labels, "arrivals": arrival_order(domains), "seed": composed.config.seed}
+    return make_stream(setting.pop("kind"), **given, **setting), labels
 
 
 def show_stream(words: Sequence[str], plot: Path | None, console: Console) -> None:

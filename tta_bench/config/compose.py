@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from tta_bench.config.launch import KEYS, Launch, Shard
 from tta_bench.config.registry import (
-    SEGMENTATION,
+    USUAL,
     config_folder,
     register_all,
     register_classes,
@@ -122,7 +122,7 @@ def compose_launch(words: Words) -> tuple[Launch, tuple[Override, ...]]:
 def _usual(overrides: Sequence[Override]) -> list[Override]:
     """What a data set stands for, as far as the words do not say otherwise."""
     given = {word.key for word in overrides}
-    usual = read_words(SEGMENTATION.get(str(value_of(overrides, "dataset")), ()))
+    usual = read_words(USUAL.get(str(value_of(overrides, "dataset")), ()))
     return [word for word in usual if word.key not in given]
 
 

@@ -18,13 +18,14 @@ from tta_bench.datasets.classification.cifar_c import cifar10_c, cifar100_c
 from tta_bench.datasets.classification.corrupted import corrupted
 from tta_bench.datasets.classification.image_folder import image_folder
 from tta_bench.datasets.classification.imagenet_c import imagenet_c
+from tta_bench.datasets.classification.manifest import manifest
 from tta_bench.datasets.classification.packed import packed
 from tta_bench.datasets.classification.scenes_c import scenes_c
 from tta_bench.datasets.classification.shapes_c import shapes_c
 from tta_bench.datasets.segmentation.driving import acdc, cityscapes
 from tta_bench.datasets.segmentation.folder import segmentation_folder
 from tta_bench.datasets.segmentation.streets_c import streets_c
-from tta_bench.streams import KINDS, PRESETS
+from tta_bench.streams import KINDS, NOT_SETTINGS, PRESETS
 
 # Data sets with a class per pixel, and the words that they stand for where a run does not say otherwise: a source model
 # that scores pixels, and single images, as published.
@@ -34,6 +35,8 @@ SEGMENTATION: dict[str, tuple[str, ...]] = {
     "cityscapes": ("model=segformer_b5", "setting.batch_size=1"),
     "segmentation_folder": ("model=segformer", "setting.batch_size=1"),
 }
+USUAL: dict[str, tuple[str, ...]] = {**SEGMENTATION, "manifest": ("setting=as_given",)}
+"""What any data set stands for where a run does not say otherwise."""
 DATASETS: dict[str, Callable[..., Any]] = {
     "shapes_c": shapes_c,
     "scenes_c": scenes_c,
@@ -42,6 +45,7 @@ DATASETS: dict[str, Callable[..., Any]] = {
     "cifar100_c": cifar100_c,
     "imagenet_c": imagenet_c,
     "image_folder": image_folder,
+    "manifest": manifest,
     "packed": packed,
     "streets_c": streets_c,
     "acdc": acdc,
@@ -66,7 +70,7 @@ def register_light() -> None:
         own = {
             key: list(p.default) if isinstance(p.default, tuple) else p.default
             for key, p in inspect.signature(KINDS[kind]).parameters.items()
-            if key not in ("sizes", "labels", "seed")
+            if key not in NOT_SETTINGS
         }
         store.store(group="setting", name=name, node={"kind": kind, **own, "rounds": 1, "order": None, **values})
     for name, make in DATASETS.items():

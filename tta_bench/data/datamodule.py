@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from tta_bench.datasets.base import CleanImages, DomainDataset, has_label_maps
+from tta_bench.datasets.base import CleanImages, DomainDataset, arrival_order, has_label_maps
 from tta_bench.datasets.segmentation.label_map_domains import check_setting
 from tta_bench.streams import Schedule, make_stream
 from tta_bench.types import SourceNeed, StreamBatch
@@ -177,4 +177,6 @@ def schedule_for(
     """
     check_setting(domains, setting)
     labels = {name: domains.labels(name) for name in domains.domains}
-    return make_stream(setting, labels=labels, batch_size=batch_size, seed=seed, **params)
+    return make_stream(
+        setting, labels=labels, arrivals=arrival_order(domains), batch_size=batch_size, seed=seed, **params
+    )

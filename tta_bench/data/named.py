@@ -12,6 +12,7 @@ from tta_bench.datasets.classification.cifar_c import cifar10_c, cifar100_c
 from tta_bench.datasets.classification.corrupted import corrupted
 from tta_bench.datasets.classification.image_folder import image_folder
 from tta_bench.datasets.classification.imagenet_c import imagenet_c
+from tta_bench.datasets.classification.manifest import manifest
 from tta_bench.datasets.classification.packed import packed
 from tta_bench.datasets.classification.scenes_c import scenes_c
 from tta_bench.datasets.classification.shapes_c import shapes_c
@@ -25,7 +26,8 @@ class NamedStream(StreamDataModule):
     """A data set as a stream; subclasses name the data set.
 
     Args:
-        setting: Kind of stream, e.g. ``cdc``: a name in ``tta_bench.list_settings()``.
+        setting: Kind of stream, e.g. ``cdc``: a name in ``tta_bench.list_settings()``. None uses that of the
+            data set, ``cdc`` unless its class says otherwise.
         batch_size: Samples per batch; None uses the setting's default, usually 64.
         seed: Seed of the stream and of the order of the source images.
         num_workers: Number of worker processes; None as in ``StreamDataModule``.
@@ -40,11 +42,12 @@ class NamedStream(StreamDataModule):
     """
 
     make: ClassVar[Callable[..., DomainDataset]]
+    usual_setting: ClassVar[str] = "cdc"
     usual_batch_size: ClassVar[int | None] = None  # overrides the setting's default
 
     def __init__(
         self,
-        setting: str = "cdc",
+        setting: str | None = None,
         *,
         batch_size: int | None = None,
         seed: int = 0,
@@ -55,7 +58,9 @@ class NamedStream(StreamDataModule):
         _check_keys(type(self), dataset)
         domains = type(self).make(**dataset)
         size = self.usual_batch_size if batch_size is None else batch_size
-        schedule = schedule_for(domains, setting, batch_size=size, seed=seed, **setting_params or {})
+        schedule = schedule_for(
+            domains, setting or self.usual_setting, batch_size=size, seed=seed, **setting_params or {}
+        )
         super().__init__(domains, schedule, num_workers=num_workers, seed=seed)
 
 
@@ -106,6 +111,13 @@ class ImageFolder(NamedStream):
     """Folders of domains of class folders; see ``tta_bench.datasets.classification.image_folder.image_folder``."""
 
     make = staticmethod(image_folder)
+
+
+class Manifest(NamedStream):
+    """Your own stream, in its own order; see ``tta_bench.datasets.classification.manifest.manifest``."""
+
+    make = staticmethod(manifest)
+    usual_setting = "as_given"
 
 
 class Packed(NamedStream):

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeGuard
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
+
+UNLABELLED = -1
+"""Label of an image that has none; it is predicted and not scored."""
 
 
 class CleanImages(Protocol):
     """Labelled images, accessed by index."""
 
-    labels: np.ndarray  # (N,) int64
+    labels: np.ndarray  # (N,) int64, UNLABELLED where an image has none
 
     def __len__(self) -> int:
         """Number of images N."""
@@ -67,7 +70,7 @@ class DomainDataset(Protocol):
         """The domains' names, in their usual order."""
 
     def labels(self, domain: str) -> np.ndarray:
-        """Labels (N,) int64 of a domain."""
+        """Labels (N,) int64 of a domain, ``UNLABELLED`` where an image has none."""
 
     def load(self, domain: str, index: int) -> np.ndarray:
         """Image ``index`` of a domain: (H, W, 3) uint8, RGB."""
@@ -110,9 +113,30 @@ class SegmentationDataset(DomainDataset, Protocol):
         """Images of the source domain, disjoint from those of the stream."""
 
 
+@runtime_checkable
+class OrderedDataset(Protocol):
+    """A data set whose images arrive in an order of their own, which ``setting=as_given`` keeps."""
+
+    def arrival_order(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Of each arrival (N,) the position of its domain in ``domains``, its row there, and its time in seconds.
+
+        The times are nan where they are unknown, and None if no image has one.
+        """
+
+
+def arrival_order(domains: DomainDataset) -> tuple[np.ndarray, np.ndarray, np.ndarray | None] | None:
+    """The data set's own order, see ``OrderedDataset``; None if it has none."""
+    return domains.arrival_order() if isinstance(domains, OrderedDataset) else None
+
+
 def has_label_maps(domains: DomainDataset) -> TypeGuard[SegmentationDataset]:
     """Whether every pixel has a class, rather than every image."""
     return hasattr(domains, "label_map")
+
+
+def has_unlabelled(domains: DomainDataset) -> bool:
+    """Whether some image has no label, so that an error is over the others only."""
+    return any(bool((np.asarray(domains.labels(name)) == UNLABELLED).any()) for name in domains.domains)
 
 
 def label_digest(images: SegmentedImages, sample: int = 8) -> str:

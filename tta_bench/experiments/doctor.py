@@ -142,7 +142,10 @@ def _as_checks(notices: Iterator[Notice]) -> Iterator[Check]:
 
 def _classes(domains: DomainDataset) -> Iterator[Check]:
     """Images per class in each domain."""
-    counts = {name: np.bincount(np.asarray(domains.labels(name))) for name in domains.domains}
+    labels = {name: np.asarray(domains.labels(name)) for name in domains.domains}
+    if not any((each >= 0).any() for each in labels.values()):
+        return
+    counts = {name: np.bincount(each[each >= 0]) for name, each in labels.items()}
     total = max(len(count) for count in counts.values())
     per_class = [int(n) for count in counts.values() for n in count[count > 0]]
     yield Check("classes", f"labels 0 to {total - 1}, {_range(per_class)} images per class and domain")
@@ -223,8 +226,10 @@ def _source_error(run: Run, images: int) -> Iterator[Check]:
         pass
     counts: dict[str | None, Count] = {}
     for name, (labels, load) in groups.items():
+        if not (labels >= 0).any():
+            continue
         share = images // 3 if name is None else images // (len(groups) - (None in groups))
-        rows = rng.permutation(len(labels))[: max(1, share)]
+        rows = rng.permutation(np.flatnonzero(labels >= 0))[: max(1, share)]
         wrong = 0
         for part in np.split(rows, range(BATCH, len(rows), BATCH)):
             with torch.no_grad():
@@ -234,6 +239,8 @@ def _source_error(run: Run, images: int) -> Iterator[Check]:
     if None in counts:
         yield _error("source error, clean", {"source": counts.pop(None)}, run, "problem")
     stream = {name: count for name, count in counts.items() if name is not None}
+    if not stream:
+        return
     yield _error("source error, stream", stream, run, "note" if len(stream) < len(groups) else "problem")
     if told := describe_protocol(run.domains.name, run.domains.describe(), stream):
         yield Check("protocol", told, "note" if "no known protocol" in told or "not ruled out" in told else "ok")

@@ -129,5 +129,8 @@ def protocol_of(result: Mapping[str, Any], dataset: str) -> str | None:
     counts = {
         name: Count(round(error * result["num_samples"][name] / 100), result["num_samples"][name])
         for name, error in result["domain_error"].items()
+        if error is not None
     }
+    if len(counts) < len(result["domain_error"]) or "num_labelled" in result:
+        return None  # published errors are of data sets with a label for every image
     return describe_protocol(dataset, result["data"], counts)

@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console
 
 from tta_bench.console import say
-from tta_bench.datasets.base import DomainDataset, SegmentationDataset, has_label_maps
+from tta_bench.datasets.base import DomainDataset, SegmentationDataset, has_label_maps, has_unlabelled
 from tta_bench.datasets.classification.corrupted import CorruptedDomains
 from tta_bench.datasets.files.class_folders import left_out_told, some
 from tta_bench.datasets.files.label_maps import IGNORE
@@ -42,7 +42,14 @@ def data_notices(domains: DomainDataset, dataset: Mapping[str, Any]) -> Iterator
         ValueError: If a label map cannot be read.
     """
     yield from _not_shown(domains)
-    yield from _absent_pixels(domains) if has_label_maps(domains) else _absent_classes(domains)
+    yield from _own_stream(domains, dataset)
+    yield from (
+        _absent_pixels(domains)
+        if has_label_maps(domains)
+        else ()
+        if has_unlabelled(domains)
+        else _absent_classes(domains)
+    )
     yield from _order(domains, dataset)
 
 
@@ -59,7 +66,7 @@ def model_notices(domains: DomainDataset, backbone: Backbone) -> Iterator[Notice
             "other weights",
             f"the weights are {origin['key']}; {', '.join(others)} would fit, too (model.checkpoint_key={others[0]})",
         )
-    if not has_label_maps(domains) and known_classes(domains) is None:
+    if not has_label_maps(domains) and not has_unlabelled(domains) and known_classes(domains) is None:
         highest = max(int(domains.labels(name).max()) for name in domains.domains)
         if highest + 1 < backbone.num_classes:
             yield Notice(
@@ -77,6 +84,20 @@ def _not_shown(domains: DomainDataset) -> Iterator[Notice]:
     if number := (skipped := data.get("skipped_images", {})).get("number"):
         are = "damaged image is" if number == 1 else "damaged images are"
         yield Notice("damaged images", f"{number} {are} left out, first {skipped['first'][0]}")
+
+
+def _own_stream(domains: DomainDataset, dataset: Mapping[str, Any]) -> Iterator[Notice]:
+    """The order of a manifest's images, how many have a label, and columns that are not used."""
+    data = domains.describe()
+    if "order_of_images" not in data:
+        return
+    if dataset.get("images"):
+        yield Notice("order", f"the images are in the order of {data['order_of_images']}")
+    if unused := data.get("unused_columns"):
+        yield Notice("columns", f"columns that are not used: {some(unused)}")
+    if (labelled := data["labelled"]) < (total := sum(data["num_images"].values())):
+        scored = "errors are over these" if labelled else "there are no errors, and methods cannot be ranked by them"
+        yield Notice("labels", f"{labelled} of {total} images have a label: {scored}")
 
 
 def _absent_classes(domains: DomainDataset) -> Iterator[Notice]:

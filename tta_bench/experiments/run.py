@@ -305,6 +305,7 @@ class Run:
             "tuned": self.tuned,
             "domains": list(self.domains.domains),
             "stream_sha256": self.schedule.fingerprint(),
+            **({"pauses": pauses} if (pauses := self.schedule.params.get("boundaries")) else {}),
             "weights_sha256": self.backbone.weights_sha256,
             "weights_origin": self.backbone.weights_origin,
             "code_sha256": code_sha256(self.method),
@@ -333,7 +334,7 @@ class Run:
 
     def _error_notices(self, result: Mapping[str, Any]) -> list[str]:
         """What is to be said of the run's error."""
-        if result["status"] != "done":
+        if result["status"] != "done" or result["mean_error"] is None:  # without labels there is no error
             return []
         method, error = result["method"], result["mean_error"]
         told = error_notice(error, self.domains, self.config.dataset, self.backbone, method)

@@ -139,7 +139,7 @@ def stream_figures(group: Group, stream: StreamId, looks: Mapping[Entry, Look]) 
                 label += "" if run.done else f" ({run.result['status']})"
                 lines.append(Line(run, looks[entry], label, run.trace.curves[name], "" if wanted else f"dash{k % 4}"))
         if lines:
-            charts.append((title, _curves(batches, unit, lines, columns, title)))
+            charts.append((title, _curves(batches, unit, lines, columns, title, longest.pauses)))
     return charts
 
 
@@ -198,7 +198,9 @@ def _lanes(batches: Axis, columns: _Columns, domains: Sequence[str]) -> str:
     return str(plot)
 
 
-def _curves(batches: Axis, unit: str, lines: Sequence[Line], columns: _Columns, title: str) -> str:
+def _curves(
+    batches: Axis, unit: str, lines: Sequence[Line], columns: _Columns, title: str, pauses: Sequence[int] = ()
+) -> str:
     y = axis_over(unit, (value for line in lines for _, value in line.points), from_zero=unit.startswith("elements"))
     labelled = [line for line in lines if line.look.stands_out]
     plot = Plot(
@@ -206,6 +208,10 @@ def _curves(batches: Axis, unit: str, lines: Sequence[Line], columns: _Columns, 
     )
     _band(plot, columns)
     plot.axes()
+    for step in pauses:
+        x = plot.at(step, y.low)[0]
+        note = f"<title>a pause before or in batch {step}</title>"
+        plot.add(f'<line class="grid dash1" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{plot.bottom:.1f}">{note}</line>')
     for line in sorted(lines, key=lambda line: line.look.stands_out):
         kinds = f"line {line.look.colour} {line.style}" + ("" if line.run.done else " part")
         name = f"<title>{escape(line.label)}</title>"

@@ -51,6 +51,8 @@ def _lines(group: Group, entry: Entry) -> Iterator[dict[str, object]]:
             if (value := measure.value(run)) is not None:
                 yield {**facts, **_named(measure), "statistic": "value", "value": value}
         for visit in run.trace.visits:
+            if visit.error is None:
+                continue
             place = {"measure": "visit_error", "domain": visit.domain, "visit": visit.number, "unit": "%"}
             yield {**facts, **place, "statistic": "value", "value": visit.error}
     for measure in measures:

@@ -214,7 +214,7 @@ def _returns(rows: Sequence[PageRow]) -> list[tuple[PageRow, list[PageCell]]]:
         for run in row.entry.counted.values():
             numbers = sorted({visit.number for visit in run.trace.visits})
             for k in numbers[:MOST_VISITS]:
-                errors = spread([visit.error for visit in run.trace.visits if visit.number == k])
+                errors = spread([v.error for v in run.trace.visits if v.number == k and v.error is not None])
                 by_visit.setdefault(k, []).extend([errors.mean] if errors else [])
         means = [s for k in sorted(by_visit) if (s := spread(by_visit[k]))]
         if means:

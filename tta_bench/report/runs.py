@@ -103,8 +103,8 @@ class RunRecord:
         return self.number("mean_error") if self.done else None
 
     @property
-    def domain_error(self) -> dict[str, float]:
-        """Error of each domain, in percent; empty if the run is not done, or for segmentation."""
+    def domain_error(self) -> dict[str, float | None]:
+        """Error of each domain in percent, None without labels; empty if the run is not done, or for segmentation."""
         return dict(self.result.get("domain_error") or {}) if self.done else {}
 
     @property
@@ -170,6 +170,11 @@ class RunRecord:
         rows = whole_rows(self.folder / "batches.csv")
         return Trace.of(rows), [told for found in check_run(self.result, rows).values() for told in found]
 
+    @property
+    def pauses(self) -> list[int]:
+        """Batches of the stream that follow a gap in time; see :func:`tta_bench.streams.as_given`."""
+        return list(self.result.get("pauses", ()))
+
     @cached_property
     def planned_steps(self) -> int | None:
         """Number of batches of its stream; None without a readable ``stream.json``."""
@@ -206,9 +211,10 @@ def _running_error(blocks: list[list[BatchRow]]) -> list[tuple[float, float]]:
     samples, wrong = 0, 0.0
     points = []
     for block in blocks:
-        samples += sum(row.samples for row in block)
+        samples += sum(sum(row.known.values()) for row in block)
         wrong += sum(row.wrong for row in block)
-        points.append((block[-1].step + 1.0, 100 * wrong / samples))
+        if samples:
+            points.append((block[-1].step + 1.0, 100 * wrong / samples))
     return points
 
 

@@ -9,7 +9,9 @@ from statistics import fmean, median
 from typing import Any
 
 from tta_bench.results.confusion import Confusion, IouTally
+from tta_bench.results.proportion import wilson
 
+_OF_LABELS = ("stream/running_error", "stream/mean_error", "stream/calibration_error")
 BINS = 15  # of equal width, for the calibration error
 
 
@@ -19,8 +21,8 @@ class BatchRow:
 
     Attributes:
         step: Position in the stream.
-        by_domain: Per domain of the batch, the number of samples and of wrong predictions; for segmentation, the
-            number of images and the sum of their fractions of wrong pixels.
+        by_domain: Per domain of the batch, the number of samples and of wrong predictions among those with a label;
+            for segmentation, the number of images and the sum of their fractions of wrong pixels.
         forward_samples: Number of images passed forward through the backbone.
         backward_samples: Number of images passed backward through it.
         seconds: Duration of the adaptation, without loading.
@@ -29,6 +31,7 @@ class BatchRow:
             means that the method has collapsed.
         calibration: Per non-empty confidence bin, the number of samples, the sum of their confidences and the number
             of correct predictions; for segmentation, of pixels.
+        labelled: Per domain, as in ``by_domain``, the number of samples with a label; None if all samples have one.
         confusion: Per domain, as in ``by_domain``, the pixels by class and prediction; None for classification.
     """
 
@@ -41,11 +44,17 @@ class BatchRow:
     top_class_share: float = 0.0
     calibration: Mapping[int, tuple[int, float, int]] = field(default_factory=dict)
     confusion: Mapping[str, Confusion] | None = None
+    labelled: Mapping[str, int] | None = None
 
     @property
     def samples(self) -> int:
         """Number of samples B."""
         return sum(n for n, _ in self.by_domain.values())
+
+    @property
+    def known(self) -> Mapping[str, int]:
+        """Per domain of the batch, how many samples have a label."""
+        return {name: n for name, (n, _) in self.by_domain.items()} if self.labelled is None else self.labelled
 
     @property
     def wrong(self) -> float:
@@ -70,10 +79,12 @@ class Tally:
     def __init__(self, iou: IouTally | None = None) -> None:
         self.iou = iou
         self.samples: dict[str, int] = {}
+        self.labelled: dict[str, int] = {}
         self.wrong: dict[str, float] = {}
         self.forward_samples = self.backward_samples = 0
         self.seconds: list[float] = []
         self.coreset_size: float | None = None
+        self.partly = False
         self._top_class = 0.0
         self._bins: dict[int, tuple[int, float, int]] = {}
 
@@ -82,6 +93,8 @@ class Tally:
         for name, (n, wrong) in row.by_domain.items():
             self.samples[name] = self.samples.get(name, 0) + n
             self.wrong[name] = self.wrong.get(name, 0) + wrong
+            self.labelled[name] = self.labelled.get(name, 0) + row.known[name]
+        self.partly = self.partly or row.labelled is not None
         if row.confusion is not None:
             self.iou = self.iou or IouTally()
             self.iou.add(row.step, row.confusion)
@@ -104,19 +117,20 @@ class Tally:
         return 100 * sum(abs(c - right) for _, c, right in self._bins.values()) / n if n else math.nan
 
     @property
-    def domain_error(self) -> dict[str, float]:
-        """Error of each domain, in percent, in order of first appearance."""
-        return {name: 100 * self.wrong[name] / n for name, n in self.samples.items()}
+    def domain_error(self) -> dict[str, float | None]:
+        """Error over the labelled samples of each domain in percent, None without any; in order of appearance."""
+        return {name: 100 * self.wrong[name] / n if n else None for name, n in self.labelled.items()}
 
     @property
     def mean_error(self) -> float:
-        """Plain mean of the domains' errors, in percent; nan before the first batch."""
-        return fmean(self.domain_error.values()) if self.samples else math.nan
+        """Plain mean of the domains' errors, in percent; nan before the first labelled sample."""
+        known = [error for error in self.domain_error.values() if error is not None]
+        return fmean(known) if known else math.nan
 
     @property
     def sample_error(self) -> float:
-        """Error over all samples, in percent; nan before the first batch."""
-        n = sum(self.samples.values())
+        """Error over all labelled samples, in percent; nan before the first."""
+        n = sum(self.labelled.values())
         return 100 * sum(self.wrong.values()) / n if n else math.nan
 
     def summary(self) -> dict[str, Any]:
@@ -135,15 +149,22 @@ class Tally:
             "seconds": sum(self.seconds),
             "seconds_per_batch_median": median(self.seconds) if self.seconds else None,
             **(self.iou.summary() if self.iou else {}),
+            **(self._label_summary() if self.partly else {}),
         }
+
+    def _label_summary(self) -> dict[str, Any]:
+        """Of a stream in which some samples have no label: how many have one, and how far their error may be off."""
+        n = sum(self.labelled.values())
+        ends = list(wilson(sum(self.wrong.values()), n)) if n else None
+        return {"num_labelled": self.labelled, "sample_error_interval": ends}
 
 
 def logged_numbers(row: BatchRow, tally: Tally) -> dict[str, float]:
     """Numbers for loggers after a batch, over ``stream/step``; ``tally`` already includes the batch."""
-    errors = tally.domain_error
-    return {
+    errors, known = tally.domain_error, sum(row.known.values())
+    found = {
         "stream/step": row.step,
-        "stream/error": 100 * row.wrong / row.samples,
+        "stream/error": 100 * row.wrong / known if known else None,
         "stream/running_error": tally.sample_error,
         "stream/mean_error": tally.mean_error,
         "stream/calibration_error": tally.calibration_error,
@@ -155,6 +176,9 @@ def logged_numbers(row: BatchRow, tally: Tally) -> dict[str, float]:
         "cost/seconds": row.seconds,
         **{f"method/{key}": value for key, value in row.diagnostics.items()},
     }
+    if tally.partly:  # numbers of labels that have not come yet
+        found = {key: x for key, x in found.items() if x is not None and not (key in _OF_LABELS and math.isnan(x))}
+    return found  # type: ignore[return-value]  # without partly, no value is None
 
 
 def _none_if_nan(x: float) -> float | None:

@@ -9,6 +9,7 @@ import csv
 import hashlib
 import io
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -26,6 +27,7 @@ COLUMNS = (
 FILES = ("result.json", "batches.csv", "config.yaml", "stream.json")
 CHECKSUMS = "checksums"  # key of result.json
 CONFUSION = "confusion"  # additional column for segmentation
+LABELLED = "labelled"  # additional column if some images have no label: the numbers of those that do, by domain
 csv.field_size_limit(2**31 - 1)  # with many classes, the confusion column exceeds the default limit
 
 
@@ -53,14 +55,15 @@ class RowWriter:
             "domain": row.domain,
             "samples": row.samples,
             "wrong": row.wrong,
-            "error": 100 * row.wrong / row.samples,
-            "running_error": tally.sample_error,
+            "error": 100 * row.wrong / known if (known := sum(row.known.values())) else "",
+            "running_error": "" if math.isnan(tally.sample_error) else tally.sample_error,
             "forward_samples": row.forward_samples,
             "backward_samples": row.backward_samples,
             "seconds": f"{row.seconds:.6f}",
             "top_class_share": row.top_class_share,
             "calibration": ";".join(f"{k}={n}/{c!r}/{right}" for k, (n, c, right) in row.calibration.items()),
             "coreset_size": row.diagnostics.get("coreset_size", ""),
+            **({} if row.labelled is None else {LABELLED: ";".join(map(str, row.labelled.values()))}),
             **({} if row.confusion is None else {CONFUSION: to_text(row.confusion)}),
             **{key: value for key, value in row.diagnostics.items() if key != "coreset_size"},
         }
@@ -111,7 +114,7 @@ def read_rows(path: Path, size: int) -> list[BatchRow]:
 
 
 def _row(line: Mapping[str, str]) -> BatchRow:
-    own = {key: float(value) for key, value in line.items() if key not in (*COLUMNS, CONFUSION)}
+    own = {key: float(value) for key, value in line.items() if key not in (*COLUMNS, CONFUSION, LABELLED)}
     size, by_domain = line["coreset_size"], _by_domain(line)
     return BatchRow(
         step=int(line["step"]),
@@ -122,6 +125,7 @@ def _row(line: Mapping[str, str]) -> BatchRow:
         diagnostics={"coreset_size": float(size), **own} if size else own,
         top_class_share=float(line.get("top_class_share") or 0),
         calibration=_calibration(line.get("calibration") or ""),
+        labelled=dict(zip(by_domain, map(int, line[LABELLED].split(";")), strict=True)) if LABELLED in line else None,
         confusion=from_text(line[CONFUSION], list(by_domain)) if CONFUSION in line else None,
     )
 

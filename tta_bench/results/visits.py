@@ -29,6 +29,7 @@ class Visit:
         samples: Number of samples of this domain.
         wrong: Number of wrong predictions; for segmentation, the sum of the images' fractions of wrong pixels.
         alone: Whether its batches contain no other domain.
+        labelled: Number of samples with a label.
     """
 
     domain: str
@@ -38,11 +39,12 @@ class Visit:
     samples: int
     wrong: float
     alone: bool
+    labelled: int
 
     @property
-    def error(self) -> float:
-        """Error in percent."""
-        return 100 * self.wrong / self.samples
+    def error(self) -> float | None:
+        """Error over the labelled samples, in percent; None if there are none."""
+        return 100 * self.wrong / self.labelled if self.labelled else None
 
 
 def visits_of(rows: Sequence[BatchRow]) -> tuple[Visit, ...]:
@@ -63,9 +65,9 @@ def visits_of(rows: Sequence[BatchRow]) -> tuple[Visit, ...]:
             alone = len(row.by_domain) == 1
             if (now := current.get(name)) is None:
                 numbers[name] = numbers.get(name, 0) + 1
-                current[name] = Visit(name, numbers[name], t, t + 1, n, wrong, alone)
+                current[name] = Visit(name, numbers[name], t, t + 1, n, wrong, alone, row.known[name])
             else:
-                more = (now.samples + n, now.wrong + wrong, now.alone and alone)
+                more = (now.samples + n, now.wrong + wrong, now.alone and alone, now.labelled + row.known[name])
                 current[name] = Visit(name, now.number, now.start, t + 1, *more)
     return tuple(sorted([*closed, *current.values()], key=lambda v: (v.start, v.domain)))
 
@@ -77,7 +79,8 @@ def revisit_change(visits: Sequence[Visit]) -> float | None:
     """
     first = {v.domain: v for v in reversed(visits)}
     last = {v.domain: v for v in visits}
-    changes = [last[d].error - first[d].error for d in first if last[d].number > 1]
+    ends = [(first[d].error, last[d].error) for d in first if last[d].number > 1]
+    changes = [after - before for before, after in ends if before is not None and after is not None]
     return fmean(changes) if changes else None
 
 
@@ -92,7 +95,7 @@ def visit_summary(rows: Sequence[BatchRow]) -> dict[str, Any]:
         visits; ``revisit_change`` and ``recovery_batches``: see :func:`revisit_change` and :func:`recovery`.
     """
     visits = visits_of(rows)
-    errors: dict[str, list[float]] = {}
+    errors: dict[str, list[float | None]] = {}
     for visit in visits:
         errors.setdefault(visit.domain, []).append(visit.error)
     return {
@@ -137,7 +140,8 @@ def recovery(visits: Sequence[Visit], rows: Sequence[BatchRow]) -> float | None:
         samples, wrong = 0, 0.0
         errors = []
         for row in rows[visit.start : visit.stop]:
-            samples, wrong = samples + row.samples, wrong + row.wrong
-            errors.append(100 * wrong / samples)
-        times.append(settling_time(errors))
+            samples, wrong = samples + sum(row.known.values()), wrong + row.wrong
+            errors += [100 * wrong / samples] if samples else []
+        if len(errors) == visit.stop - visit.start:  # otherwise it begins without a label
+            times.append(settling_time(errors))
     return fmean(times) if times else None

@@ -6,10 +6,12 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy.typing as npt
+
 from tta_bench.streams.assemble import checked_labels, checked_sizes, rng_for, whole_number
-from tta_bench.streams.kinds import blurred, cdc, cdc_2d, csc, gradual, mixed, ptta
+from tta_bench.streams.kinds import Arrivals, as_given, blurred, cdc, cdc_2d, csc, gradual, mixed, ptta
 from tta_bench.streams.orders import COTTA_10_ORDERS, NAMED_ORDERS, STANDARD_ORDER, ordered
-from tta_bench.streams.schedule import Schedule, Segment, Step, repeated
+from tta_bench.streams.schedule import IntArray, Schedule, Segment, Step, repeated
 from tta_bench.streams.timeline import plot_timeline, timeline_text
 from tta_bench.suggestions import did_you_mean
 
@@ -19,9 +21,11 @@ __all__ = [
     "NAMED_ORDERS",
     "PRESETS",
     "STANDARD_ORDER",
+    "Arrivals",
     "Schedule",
     "Segment",
     "Step",
+    "as_given",
     "blurred",
     "cdc",
     "cdc_2d",
@@ -44,7 +48,10 @@ KINDS: dict[str, Callable[..., Schedule]] = {
     "gradual": gradual,
     "blurred": blurred,
     "mixed": mixed,
+    "as_given": as_given,
 }
+NOT_SETTINGS = ("sizes", "labels", "seed", "arrivals")
+"""Arguments of these functions that come from the data set and the run."""
 # Settings that are one of the kinds above with other default values.
 PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "repeating": ("csc", {"rounds": 10}),  # CoTTA's long-term experiment
@@ -58,6 +65,7 @@ def make_stream(
     *,
     sizes: Mapping[str, int] | None = None,
     labels: Mapping[str, Any] | None = None,
+    arrivals: tuple[IntArray, IntArray, npt.NDArray[Any] | None] | None = None,
     batch_size: int | None = None,
     seed: int = 0,
     order: str | Sequence[str] | None = None,
@@ -69,7 +77,8 @@ def make_stream(
     Args:
         kind: A name in ``KINDS`` or ``PRESETS``.
         sizes: Samples per domain, in order of arrival. Inferred from ``labels`` if these are given.
-        labels: Class of every sample of each domain, (N,) integers; required by ``"ptta"``.
+        labels: Class of every sample of each domain, (N,) integers, -1 of one without; required by ``"ptta"``.
+        arrivals: The data set's own order as in :class:`~.kinds.Arrivals`, which only ``"as_given"`` keeps.
         batch_size: Samples per batch (B); None uses the setting's default, 64 unless ``PRESETS`` says otherwise.
         seed: Seed of all random draws.
         order: ``"standard"``, ``"cotta_0"`` to ``"cotta_9"``, or a list of all domains in the desired order.
@@ -98,6 +107,10 @@ def make_stream(
     params = {**preset, **{key: value for key, value in given.items() if value is not None}, **params}
     rounds = whole_number("rounds", params.pop("rounds", 1), least=1)
     data = _data("labels" in inspect.signature(KINDS[kind]).parameters, kind, sizes, labels)
+    if kind == "as_given":
+        if order is not None:
+            raise ValueError("as_given keeps the order of the data set: leave order out, or choose another setting")
+        params["arrivals"] = None if arrivals is None else Arrivals(*arrivals)
     if order is not None:
         data = {domain: data[domain] for domain in ordered(data, order)}
     schedule = KINDS[kind](data, seed=seed, **params)
@@ -120,7 +133,7 @@ def _data(
 
 
 def _check_params(kind: str, params: Mapping[str, Any]) -> None:
-    known = [name for name in inspect.signature(KINDS[kind]).parameters if name not in ("sizes", "labels")]
+    known = [name for name in inspect.signature(KINDS[kind]).parameters if name not in NOT_SETTINGS]
     for name in params:
         if name not in known:
             raise ValueError(_unknown(f"parameter of the stream {kind!r}:", name, known))

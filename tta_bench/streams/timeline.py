@@ -116,11 +116,11 @@ def lane_picture(schedule: Schedule) -> FloatArray:
 
 
 def class_shares(schedule: Schedule, labels: Mapping[str, npt.NDArray[Any]]) -> FloatArray:
-    """Share of each of K classes in each column of the plot, (K, columns); each column sums to 1.
+    """Share of each of K classes in each column of the plot, (K, columns); a column sums to 1, to 0 without labels.
 
     Args:
         schedule: The stream.
-        labels: Class of every sample of each domain, non-negative integers.
+        labels: Class of every sample of each domain, negative where one has none.
     """
     arrived = np.empty(schedule.num_samples, dtype=np.int64)
     for number, name in enumerate(schedule.domains):
@@ -128,9 +128,10 @@ def class_shares(schedule: Schedule, labels: Mapping[str, npt.NDArray[Any]]) -> 
         arrived[own] = np.asarray(labels[name])[schedule.indices[own]]
     columns = min(len(schedule), MAX_COLUMNS)
     column = np.repeat(np.arange(len(schedule)) * columns // len(schedule), np.diff(schedule.offsets))
-    counts = np.zeros((int(arrived.max()) + 1, columns))
-    np.add.at(counts, (arrived, column), 1)
-    shares: FloatArray = counts / counts.sum(axis=0)
+    known = arrived >= 0
+    counts = np.zeros((max(int(arrived.max()), 0) + 1, columns))
+    np.add.at(counts, (arrived[known], column[known]), 1)
+    shares: FloatArray = counts / np.maximum(counts.sum(axis=0), 1)
     return shares
 
 

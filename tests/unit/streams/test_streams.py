@@ -16,6 +16,7 @@ from tta_bench.streams import (
     KINDS,
     NAMED_ORDERS,
     STANDARD_ORDER,
+    Arrivals,
     Schedule,
     make_stream,
     plot_timeline,
@@ -650,3 +651,51 @@ def test_the_share_of_each_class_in_each_batch_follows_the_labels_of_the_samples
     schedule = Schedule("demo", {}, ("fog", "snow"), [0, 0, 1, 1, 0], [1, 2, 0, 1, 0], [0, 3, 5])
     labels = {"snow": np.array([2, 1]), "fog": np.array([2, 0, 0])}
     assert class_shares(schedule, labels).tolist() == [[2 / 3, 0.0], [0.0, 0.5], [1 / 3, 0.5]]
+
+
+# --- the data set's own order
+
+
+class TestAsGiven:
+    ARRIVALS = Arrivals(np.array([1, 0, 1, 0]), np.array([1, 0, 0, 1]), np.array([0.0, 60.0, 30_000.0, 30_060.0]))
+
+    def given(self, **more):
+        return make_stream(
+            "as_given", **{"sizes": {"a": 2, "b": 2}, "batch_size": 3, "arrivals": self.ARRIVALS, **more}
+        )
+
+    def test_the_order_is_kept_and_a_batch_may_hold_several_domains(self):
+        stream = self.given()
+        names = [stream.domains[i] for i in stream.domain_ids]
+        assert list(zip(names, stream.indices.tolist(), strict=True)) == [("b", 1), ("a", 0), ("b", 0), ("a", 1)]
+        assert [len(step.indices) for step in stream] == [3, 1]
+        assert self.given(seed=7) == stream
+
+    def test_by_time_sorts_and_keeps_the_order_of_equal_times(self):
+        times = np.array([5.0, 1.0, 1.0, 0.0])
+        stream = self.given(arrivals=self.ARRIVALS._replace(times=times), by_time=True)
+        assert stream.indices.tolist() == [1, 0, 0, 1]
+
+    def test_by_time_needs_every_time(self):
+        for times in (None, np.array([0.0, np.nan, 1.0, 2.0])):
+            with pytest.raises(ValueError, match="by_time needs the time of every image"):
+                self.given(arrivals=self.ARRIVALS._replace(times=times), by_time=True)
+
+    def test_pauses_are_noted_and_change_nothing(self):
+        stream = self.given(batch_size=2)
+        assert stream.params["boundaries"] == [1]
+        assert self.given(batch_size=2, gap_hours=9).params["boundaries"] == []
+        assert self.given(batch_size=2, gap_hours=None) == stream
+
+    def test_other_data_arrive_domain_after_domain(self):
+        stream = make_stream("as_given", sizes={"a": 2, "b": 1}, batch_size=2)
+        assert (stream.domain_ids.tolist(), stream.indices.tolist()) == ([0, 0, 1], [0, 1, 0])
+
+    def test_a_named_order_is_refused(self):
+        with pytest.raises(ValueError, match="as_given keeps the order of the data set"):
+            self.given(order=["b", "a"])
+
+
+def test_an_image_without_a_label_is_no_class_in_the_plot():
+    stream = make_stream("csc", labels={"a": [0, -1, 1, -1]}, batch_size=4)
+    assert class_shares(stream, {"a": np.array([0, -1, 1, -1])}).tolist() == [[0.5], [0.5]]

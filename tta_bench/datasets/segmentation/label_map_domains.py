@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from tta_bench.datasets.base import DomainDataset, SegmentedImages, has_label_maps, label_digest
+from tta_bench.datasets.base import DomainDataset, SegmentedImages, has_label_maps, has_unlabelled, label_digest
 from tta_bench.datasets.classification.corrupted import CorruptedDomains
 from tta_bench.datasets.classification.image_domains import ImageDomains, check_num_images
 from tta_bench.datasets.files.decode import read_rgb
@@ -21,13 +21,15 @@ UNFIT = {"ptta": "needs a class per image", "gradual": "needs each corruption at
 
 
 def check_setting(domains: DomainDataset, setting: str) -> None:
-    """Reject settings that images with label maps do not support.
+    """Reject settings that the data set does not support.
 
     Raises:
         ValueError: If the setting orders images by class, or needs a corruption at several severities.
     """
     if has_label_maps(domains) and setting in UNFIT:
         raise ValueError(f"setting={setting} {UNFIT[setting]}, which {domains.name} does not have: choose another")
+    if setting == "ptta" and has_unlabelled(domains):
+        raise ValueError(f"setting=ptta sorts images by class, and some of {domains.name} have no label: use as_given")
 
 
 class Pair(NamedTuple):

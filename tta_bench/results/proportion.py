@@ -1,0 +1,27 @@
+"""How far the error of some images may lie from that of all of them. Standard library only."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+Z = 1.959963984540054  # of a normal variable, 95 % lie within
+
+
+def wilson(count: float, total: int) -> tuple[float, float]:
+    """Confidence interval (95 %) of a proportion, in percent, for a random sample of ``total`` with ``count`` hits.
+
+    Source: Wilson, JASA 1927; unlike the textbook interval it holds for few samples and for proportions near 0 and 1.
+
+    Raises:
+        ValueError: If there are no samples.
+
+    Example:
+        >>> [round(end, 1) for end in wilson(0, 20)]
+        [0.0, 16.1]
+    """
+    if total < 1:
+        raise ValueError("an interval needs at least one sample")
+    p, z2 = count / total, Z * Z
+    centre, half = p + z2 / (2 * total), Z * sqrt(p * (1 - p) / total + z2 / (4 * total * total))
+    scale = 100 / (1 + z2 / total)
+    return max(0.0, scale * (centre - half)), min(100.0, scale * (centre + half))
