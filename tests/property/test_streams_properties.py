@@ -28,6 +28,7 @@ def inputs(draw, kinds=tuple(KINDS)):
     params = {
         "csc": {},
         "mixed": {},
+        "as_given": {},
         "cdc": {"delta": draw(strength), "slots": draw(st.integers(1, 5))},
         "cdc_2d": {
             "probabilities": draw(st.sampled_from(["uniform", "R1", "R10", [1e-300, 1e300, 1, 2][: len(names)]]))
