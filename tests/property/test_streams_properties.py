@@ -137,6 +137,7 @@ def test_the_stream_ignores_and_leaves_global_generators(arguments, noise):
 @EXAMPLES
 @given(inputs(), st.data())
 def test_seeds_differ_where_they_can(arguments, data):
+    assume(arguments["kind"] != "as_given")  # draws nothing
     assume(max(sizes_of(arguments).values()) >= 40)  # 40 samples have 40! orders
     other = data.draw(st.integers(0, 2**70).filter(lambda seed: seed != arguments["seed"]))
 

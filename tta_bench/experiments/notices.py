@@ -43,13 +43,10 @@ def data_notices(domains: DomainDataset, dataset: Mapping[str, Any]) -> Iterator
     """
     yield from _not_shown(domains)
     yield from _own_stream(domains, dataset)
-    yield from (
-        _absent_pixels(domains)
-        if has_label_maps(domains)
-        else ()
-        if has_unlabelled(domains)
-        else _absent_classes(domains)
-    )
+    if has_label_maps(domains):
+        yield from _absent_pixels(domains)
+    elif not has_unlabelled(domains):  # few labels do not tell which classes there are
+        yield from _absent_classes(domains)
     yield from _order(domains, dataset)
 
 

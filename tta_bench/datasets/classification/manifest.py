@@ -135,6 +135,8 @@ def manifest(
             raise ValueError(f"dataset.num_images must be in 1..{len(found)}, the number of images; got {num_images}")
         found = found.rows(np.arange(num_images) * len(found) // num_images)
     facts: dict[str, Any] = {"labelled": 0, **found.facts, **crop.describe()}
+    if given is not None:
+        facts["classes"] = len(set(given.values()))
     if on_bad_image == "skip":
         whole = np.array([is_whole(found.files.path(i)) for i in range(len(found))])
         if not whole.any():
