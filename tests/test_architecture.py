@@ -1,7 +1,11 @@
-"""The rules of pyproject.toml on who imports whom hold and bite; every method and configuration file is in use."""
+"""The rules of pyproject.toml on who imports whom hold and bite; every method and configuration file is in use.
+
+So do the rules of the tests: each unit test lies where its module does, and tests use public names only.
+"""
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -18,6 +22,7 @@ from tta_bench.methods import METHODS
 PACKAGE = Path(tta_bench.__file__).parent
 ROOT = PACKAGE.parent
 CONFIGS = sorted(config_folder().rglob("*.yaml"))
+TESTS = ROOT / "tests"
 METHODS_WITHOUT_ENTRY = {"__init__", "base", "source_images", "state", "warm_up"}
 
 
@@ -105,3 +110,86 @@ def test_every_tuned_file_reaches_its_pair_of_data_set_and_method(file):
     assert file.parent.name in options("dataset")
     composed = compose_run([f"dataset={file.parent.name}", f"method={file.stem}"])
     assert composed.tuned == f"tuned/{file.parent.name}/{file.stem}.yaml"
+
+
+def is_mirror(test: Path, package: Path) -> bool:
+    """Whether ``x/test_y.py`` or ``x/test_y_part.py`` has a module or package ``y`` below ``x``, or is of ``x``."""
+    folder = package / test.parent
+    nearby = folder.glob("*") if folder == package else folder.rglob("*")
+    modules = {folder.name, *(path.stem for path in nearby if path.is_dir() or path.suffix == ".py")}
+    subject = test.stem.removeprefix("test_")
+    return any(subject == module or subject.startswith(f"{module}_") for module in modules)
+
+
+def test_unit_tests_mirror_the_package():
+    tests = [path.relative_to(TESTS / "unit") for path in (TESTS / "unit").rglob("test_*.py")]
+    assert tests
+    assert [str(test) for test in tests if not is_mirror(test, PACKAGE)] == []
+
+
+def test_a_misplaced_unit_test_is_found():
+    mirrors = (
+        "methods/test_tent.py",
+        "methods/test_dpcore_variants.py",
+        "models/test_vit.py",
+        "streams/test_streams.py",
+    )
+    assert all(is_mirror(Path(test), PACKAGE) for test in mirrors)
+    strangers = ("methods/test_kinds.py", "methods/test_tents.py", "nowhere/test_tent.py", "test_tent.py")
+    assert not any(is_mirror(Path(test), PACKAGE) for test in strangers)
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.endswith("_")
+
+
+def private_names(tree: ast.AST) -> set[str]:
+    """Private functions, classes, variables and attributes that a module defines."""
+    nodes = list(ast.walk(tree))
+    defined = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    assigned = [node for node in nodes if isinstance(getattr(node, "ctx", None), ast.Store)]
+    defined |= {node.id for node in assigned if isinstance(node, ast.Name)}
+    defined |= {node.attr for node in assigned if isinstance(node, ast.Attribute)}
+    return {name for name in defined if is_private(name)}
+
+
+def private_uses(tree: ast.AST, private: set[str]) -> set[str]:
+    """Which private names a test reaches for: an import, an attribute of anything but ``self``, a string in a call."""
+    used = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tta_bench"):
+            used |= {alias.name for alias in node.names if is_private(alias.name)}
+        elif isinstance(node, ast.Attribute) and not (isinstance(node.value, ast.Name) and node.value.id == "self"):
+            used |= {node.attr} & private
+        elif isinstance(node, ast.Call):
+            words = [word.value for word in node.args if isinstance(word, ast.Constant) and isinstance(word.value, str)]
+            used |= {word.rpartition(".")[2] for word in words} & private
+    return used
+
+
+def test_tests_use_public_names_only():
+    private = set().union(*(private_names(ast.parse(path.read_text())) for path in PACKAGE.rglob("*.py")))
+    uses = {
+        str(path.relative_to(TESTS)): found
+        for path in TESTS.rglob("*.py")
+        if (found := private_uses(ast.parse(path.read_text()), private))
+    }
+    assert uses == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from tta_bench.files import _secret",
+        "method._secret(1)",
+        "super()._secret()",
+        "monkeypatch.setattr(method, '_secret', None)",
+        "monkeypatch.setattr('tta_bench.files._secret', None)",
+    ],
+)
+def test_a_private_name_in_a_test_is_found(line):
+    module = "class A:\n    def __init__(self):\n        self._secret = 1"
+    private = private_names(ast.parse(module))
+    assert private == {"_secret"}
+    assert private_uses(ast.parse(line), private) == private
+    assert not private_uses(ast.parse("self._secret = vit._pos_embed(x)"), private)

@@ -49,10 +49,10 @@ class GlobalRandomness(Honest):
 
 class PeeksAtLabels(Honest):
     def forward_and_adapt(self, images):
-        return super().forward_and_adapt(images) + self.trainer._peeked
+        return super().forward_and_adapt(images) + self.trainer.peeked
 
     def on_test_batch_start(self, batch, batch_idx, dataloader_idx=0):
-        self.trainer._peeked = batch.labels.float().mean()
+        self.trainer.peeked = batch.labels.float().mean()
 
 
 class KeepsAGraph(Honest):

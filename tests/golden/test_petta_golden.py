@@ -22,8 +22,8 @@ class Recorded(PeTTA):
         super().configure_adaptation()
         self.regularisers, self.memories, self.stream = [], [], torch.cat(golden_batches())
 
-    def _regulariser(self):
-        value = super()._regulariser()
+    def regulariser(self):
+        value = super().regulariser()
         self.regularisers.append(value.item())
         self.memories.append(follow.positions(self.memory.images, self.stream))
         return value

@@ -64,7 +64,7 @@ def _fit(method: TTAMethod, data: StreamDataModule, path: Path, trainer: L.Train
     say(console, f"{title} ...", "dim")
     method.to(trainer.strategy.root_device)
     loader = data.source_dataloader(method.source_need)
-    method.fit_source(_Watched(loader, title, console, method.hparams.get("warmup_steps")))
+    method.fit_source(Watched(loader, title, console, method.hparams.get("warmup_steps")))
     state = {key: value.detach().cpu().contiguous() for key, value in method.source_state().items()}
     draft = path.with_suffix(f".{os.getpid()}.tmp")
     with writing(path):
@@ -114,7 +114,7 @@ def source_file(method: TTAMethod, data: StreamDataModule, cache: Path) -> Path:
     return cache.expanduser() / "source" / f"{_key(method, data)}.safetensors"
 
 
-class _Watched:
+class Watched:
     """Source batches with a progress bar over all passes; without a terminal, periodic lines.
 
     Args:

@@ -113,7 +113,7 @@ class CMAE(TTAMethod):
             logits = self.backbone(images)
         features, patches = self.backbone.encode_patches(self.backbone.embed_masked(images, mask, self.mask_token))
         consistency = self._consistency(self.backbone.classify(features), logits).mean()
-        reconstruction = self._reconstruction(patches, images, mask)
+        reconstruction = self.reconstruction_loss(patches, images, mask)
         self.update(consistency + self.hparams.reconstruction_weight * reconstruction)
         self._restore()
         self._last = {"consistency": consistency.detach(), "reconstruction": reconstruction.detach()}
@@ -138,7 +138,7 @@ class CMAE(TTAMethod):
             return symmetric_cross_entropy(logits, target)
         return soft_cross_entropy(logits, target)
 
-    def _reconstruction(self, patches: Tensor, images: Tensor, mask: Tensor) -> Tensor:
+    def reconstruction_loss(self, patches: Tensor, images: Tensor, mask: Tensor) -> Tensor:
         """Mean squared error over the hidden patches."""
         predicted = at_least_float32(self.reconstruct(patches))
         error = (predicted - hog_targets(self._filled(images), self.patch_size)).square().mean(dim=2)

@@ -158,9 +158,9 @@ class DePT(TTAMethod):
         def loss(images: Tensor, labels: Tensor) -> Tensor:
             ema_update(self.teacher, self.backbone, h.teacher_momentum)
             view, seen_labels = strong_view(images, labels, self.setup_rng, crop=0.6)
-            student, teacher = self._see(view, strong_view(images, labels, self.setup_rng, crop=0.6)[0])
+            student, teacher = self.see(view, strong_view(images, labels, self.setup_rng, crop=0.6)[0])
             classified = labeled_cross_entropy(student.logits, seen_labels, label_smoothing=h.label_smoothing)
-            return classified + self._distilled(student, teacher) + h.source_spread_weight * self._closeness(student)
+            return classified + self.distilled(student, teacher) + h.source_spread_weight * self.closeness(student)
 
         warm_up(self, loader, self._sgd(h.warmup_lr), loss, h.warmup_steps)
         self.teacher.load_state_dict(self.backbone.state_dict())
@@ -176,10 +176,10 @@ class DePT(TTAMethod):
         if self.backbone.segments:
             labels = self._seen_by_teacher(images)[1].argmax(dim=1)
         else:
-            labels = self._pseudo_labels(plain.features, logits)
+            labels = self.pseudo_labels(plain.features, logits)
         for_student, labels = self.draw_view(images, labels)
         for_teacher, _ = self.draw_view(images, labels)
-        self._step(self._loss(*self._see(for_student, for_teacher), labels))
+        self.update(self.loss(*self.see(for_student, for_teacher), labels))
         if not self.backbone.segments:
             self._remember(images)
         return logits
@@ -188,7 +188,7 @@ class DePT(TTAMethod):
         """A strong view, and its labels."""
         return strong_view(images, labels, self.rng, crop=0.2)
 
-    def _pseudo_labels(self, features: Tensor, logits: Tensor) -> Tensor:
+    def pseudo_labels(self, features: Tensor, logits: Tensor) -> Tensor:
         """(B,): the class that the nearest entries of the memory give most probability to."""
         if len(self.memory_features) < self.hparams.neighbors:
             return logits.argmax(dim=1)
@@ -196,7 +196,9 @@ class DePT(TTAMethod):
         nearest = similarity.topk(self.hparams.neighbors, dim=1).indices  # (B, k)
         return self.memory_probabilities[nearest].mean(dim=1).argmax(dim=1)
 
-    def _see(self, for_student: Tensor, for_teacher: Tensor) -> tuple[Seen, Seen]:
+    def see(self, for_student: Tensor, for_teacher: Tensor) -> tuple[Seen, Seen]:
+        """What the student and the teacher make of their views; the teacher's without a graph."""
+
         def seen(network: Backbone, view: Tensor) -> Seen:
             prompted = encode_prompted(network, view)
             return Seen(network.classify(prompted.encoded), *project(network, prompted))
@@ -205,35 +207,32 @@ class DePT(TTAMethod):
             teacher = seen(self.teacher, for_teacher)
         return seen(self.backbone, for_student), teacher
 
-    def _loss(self, student: Seen, teacher: Seen, labels: Tensor) -> Tensor:
+    def loss(self, student: Seen, teacher: Seen, labels: Tensor) -> Tensor:
+        """The loss of the stream: pseudo-labels (B,) or (B, H, W), diversity, distillation and closeness, weighted."""
         h = self.hparams
         mean = per_class(student.logits.softmax(dim=1))
         diversity = (mean * (mean + 1e-8).log()).sum()  # negative entropy
         classified = F.cross_entropy(student.logits, labels) + h.diversity_weight * diversity
-        total: Tensor = classified + self._distilled(student, teacher) + h.spread_weight * self._closeness(student)
+        total: Tensor = classified + self.distilled(student, teacher) + h.spread_weight * self.closeness(student)
         return total
 
-    def _distilled(self, student: Seen, teacher: Seen) -> Tensor:
+    def distilled(self, student: Seen, teacher: Seen) -> Tensor:
         """Cross-entropy of the projected features and cosine distance of the prompts, weighted; moves the center."""
         target = (teacher.projection - self.center) / TEACHER_TEMPERATURE
         by_feature = soft_cross_entropy(student.projection / STUDENT_TEMPERATURE, target).mean()
         self.center = torch.lerp(teacher.projection.mean(dim=0), self.center, CENTER_MOMENTUM)
         distance = 1 - F.cosine_similarity(student.prompts, teacher.prompts, dim=-1)  # (B, S, L)
-        by_prompt = self._over_stages(distance.mean(dim=(0, 2)))
+        by_prompt = over_stages(distance.mean(dim=(0, 2)))
         total: Tensor = self.hparams.feature_weight * by_feature + self.hparams.prompt_weight * by_prompt
         return total
 
-    def _closeness(self, student: Seen) -> Tensor:
+    def closeness(self, student: Seen) -> Tensor:
         """Minus the mean cosine distance between prompts of one stage; a prompt and itself count as a pair."""
         unit = F.normalize(student.prompts, dim=-1)
-        return -self._over_stages((1 - unit @ unit.mT).mean(dim=(0, 2, 3)))
+        return -over_stages((1 - unit @ unit.mT).mean(dim=(0, 2, 3)))
 
-    def _over_stages(self, values: Tensor) -> Tensor:
-        """Weigh one value per stage (S,) by exp(stage), so that late stages count most."""
-        weights = torch.arange(len(values), dtype=values.dtype, device=values.device).softmax(dim=0)
-        return (weights * values).sum()
-
-    def _step(self, loss: Tensor) -> None:
+    def update(self, loss: Tensor) -> None:
+        """One optimizer step, with gradients clipped parameter by parameter except in the projection heads."""
         assert self.optimizer is not None
         self.optimizer.zero_grad(set_to_none=True)
         self.backward(loss)
@@ -259,6 +258,12 @@ class DePT(TTAMethod):
     def diagnostics(self) -> dict[str, float]:
         """Images in the memory."""
         return {"memory": float(len(self.memory_features))}
+
+
+def over_stages(values: Tensor) -> Tensor:
+    """Mean of a value per stage (S,), weighted by exp(stage): late stages count most."""
+    weights = torch.arange(len(values), dtype=values.dtype, device=values.device).softmax(dim=0)
+    return (weights * values).sum()
 
 
 def strong_view(images: Tensor, labels: Tensor, rng: torch.Generator, *, crop: float) -> tuple[Tensor, Tensor]:

@@ -94,7 +94,7 @@ class ETA(TTAMethod):
         margin = self.hparams.entropy_margin * math.log(logits.shape[1])
         reliable = entropy.detach() < margin
         probabilities = logits.detach().softmax(dim=1, dtype=entropy.dtype).movedim(1, -1)  # (B, K) or (B, H, W, K)
-        selected = reliable & self._is_unlike(probabilities)
+        selected = reliable & self.is_unlike(probabilities)
         entropy = entropy[selected]
         self._last = {"reliable": float(reliable.sum()), "selected": float(len(entropy))}
         self._selected = selected
@@ -104,7 +104,7 @@ class ETA(TTAMethod):
             self.update((weights * entropy).mean() + self.penalty())
         return logits
 
-    def _is_unlike(self, probabilities: Tensor) -> Tensor:
+    def is_unlike(self, probabilities: Tensor) -> Tensor:
         """Which of (..., K) are dissimilar to the running mean; all of them before there is one."""
         if len(self.mean_probabilities) == 0:
             return torch.ones_like(probabilities[..., 0], dtype=torch.bool)

@@ -124,12 +124,12 @@ class EcoTTA(TTAMethod):
             _, distances = encode_with_distances(self.backbone, images, local=True)
             self.update(self._penalty(distances))
             logits = self.backbone(images)
-            if (entropies := self._confident(logits)).numel() > 0:
+            if (entropies := self.confident_entropies(logits)).numel() > 0:
                 self.update(entropies.mean())
         else:
             encoded, distances = encode_with_distances(self.backbone, images, local=False)
             logits = self.backbone.classify(encoded)
-            entropies, loss = self._confident(logits), self._penalty(distances)
+            entropies, loss = self.confident_entropies(logits), self._penalty(distances)
             self.update(loss + entropies.mean() if entropies.numel() > 0 else loss)
         return logits
 
@@ -140,7 +140,7 @@ class EcoTTA(TTAMethod):
         weighted: Tensor = self.hparams.regularization * total
         return weighted
 
-    def _confident(self, logits: Tensor) -> Tensor:
+    def confident_entropies(self, logits: Tensor) -> Tensor:
         """Entropies below the margin (N,), of logits (B, K) or (B, K, H, W)."""
         entropies = softmax_entropy(logits)
         confident = entropies < self.hparams.entropy_margin * math.log(logits.shape[1])

@@ -72,14 +72,14 @@ class LAME(TTAMethod):
         """Images (B, C, H, W) in [0, 1] -> probabilities (B, K)."""
         features = self.backbone.features(images)
         probabilities = at_least_float32(self.backbone.classify(features)).softmax(dim=1)
-        affinity = self._affinity(normalize(at_least_float32(features), dim=1))
+        affinity = self.affinity(normalize(at_least_float32(features), dim=1))
         if self.hparams.symmetric:
             affinity = (affinity + affinity.T) / 2
         assigned, energy, iterations = assign(probabilities, affinity)
         self._last = {"energy": energy, "iterations": float(iterations)}
         return assigned
 
-    def _affinity(self, features: Tensor) -> Tensor:
+    def affinity(self, features: Tensor) -> Tensor:
         """Unit vectors (B, D) -> (B, B)."""
         k, size = self.hparams.neighbors, len(features)
         if self.hparams.affinity == "linear":

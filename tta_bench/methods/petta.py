@@ -151,9 +151,9 @@ class PeTTA(TTAMethod):
             logits = self.teacher.classify(features)
         labels = logits.argmax(dim=1)
         self.memory.add(images, labels, softmax_entropy(logits))
-        divergence = self._sense(features, labels)
+        divergence = self.sense(features, labels)
         share = float((1 - divergence) * self.hparams.alpha0)
-        self.update(self._loss(divergence))
+        self.update(self.loss(divergence))
         ema_update(self.teacher, self.backbone, 1 - share)
         ratio, symmetric = len(self.memory) / len(images), self.hparams.loss == "symmetric"
         self._passes = (1 + (3 + symmetric) * ratio, (1 + symmetric) * ratio)
@@ -161,7 +161,7 @@ class PeTTA(TTAMethod):
         return logits
 
     @torch.no_grad()
-    def _sense(self, features: Tensor, labels: Tensor) -> Tensor:
+    def sense(self, features: Tensor, labels: Tensor) -> Tensor:
         """How far the predicted classes' running means are from the source, in [0, 1); then let them follow."""
         counts, sums = (t.to(self.class_mean) for t in class_sums(features, labels, self.backbone.num_classes))
         present = counts[:, None] > 0
@@ -171,7 +171,8 @@ class PeTTA(TTAMethod):
         self.class_mean = torch.where(present, moved, self.class_mean)
         return 1 - torch.exp(-distance)
 
-    def _loss(self, divergence: Tensor) -> Tensor:
+    def loss(self, divergence: Tensor) -> Tensor:
+        """The loss on the images in memory, for a divergence () from the source."""
         h, images = self.hparams, self.memory.images
         with following(self.backbone, self.teacher, self.anchor):
             with torch.no_grad():
@@ -183,9 +184,9 @@ class PeTTA(TTAMethod):
             else:
                 adaptation = soft_cross_entropy(view, target)
         towards_source = h.anchor_weight * soft_cross_entropy(view, source)
-        return (adaptation + towards_source).mean() + divergence * h.lambda0 * self._regulariser()
+        return (adaptation + towards_source).mean() + divergence * h.lambda0 * self.regulariser()
 
-    def _regulariser(self) -> Tensor:
+    def regulariser(self) -> Tensor:
         """Minus the mean cosine similarity of the trained tensors with their source values."""
         pairs = zip(self.adapted, self.initial_values(self.adapted), strict=True)
         return -torch.stack([cosine_similarity(p.flatten(), source.flatten(), dim=0) for p, source in pairs]).mean()

@@ -98,7 +98,7 @@ class ROID(TTAMethod):
     def forward_and_adapt(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) in [0, 1] -> logits (B, K) before the update, corrected for the batch's classes."""
         logits = self.backbone(images)
-        weights, selected = self._weigh(logits.detach())
+        weights, selected = self.weigh(logits.detach())
         weights, chosen = weights[selected], logits[selected]
         self._selected, self._batch_size = len(chosen), len(images)
         view = random_view(images[selected], self.hparams.views, self.rng)
@@ -106,9 +106,9 @@ class ROID(TTAMethod):
         losses = soft_likelihood_ratio(chosen) + symmetric_cross_entropy(self.backbone(view), chosen)
         self.update((weights * losses).sum() / len(images))
         self.ensemble()
-        return self._corrected(logits.detach())
+        return self.corrected(logits.detach())
 
-    def _weigh(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+    def weigh(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Weights (B,) and which images (B,) are at least as diverse as the mean; updates the running mean."""
         p = at_least_float32(logits).softmax(dim=1)
         diversity = unit_range(1 - cosine_similarity(self.mean_probabilities, p, dim=1))
@@ -121,7 +121,8 @@ class ROID(TTAMethod):
         """Move the adapted weights towards the source."""
         lerp(self.adapted, self.initial_values(self.adapted), 1 - self.hparams.source_momentum)
 
-    def _corrected(self, logits: Tensor) -> Tensor:
+    def corrected(self, logits: Tensor) -> Tensor:
+        """Logits (B, K) in favour of the classes that the batch seems to have."""
         if self.hparams.prior_correction == "none":
             return logits
         count, classes = logits.shape

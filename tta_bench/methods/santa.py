@@ -130,13 +130,13 @@ class SANTA(TTAMethod):
         features_view = self.backbone.features(random_view(images, h.views, self.rng))
         logits, logits_view = self.backbone.classify(features), self.backbone.classify(features_view)
         towards_source = (soft_cross_entropy(anchor, logits) + soft_cross_entropy(anchor, logits_view)) / 2
-        triples = torch.stack([self._nearest(features), features, features_view])
+        triples = torch.stack([self.nearest(features), features, features_view])
         contrast = contrastive_loss(self.projector(triples), h.temperature)
         self.update(h.anchor_weight * towards_source.mean() + h.contrast_weight * contrast)
         return logits
 
     @torch.no_grad()
-    def _nearest(self, features: Tensor) -> Tensor:
+    def nearest(self, features: Tensor) -> Tensor:
         """The prototype of the largest cosine similarity with each feature: (B, D)."""
         similarities = normalize(features, dim=1) @ normalize(self.prototypes, dim=1).T
         return self.prototypes[similarities.argmax(dim=1)]

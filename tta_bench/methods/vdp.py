@@ -145,7 +145,7 @@ class VDP(TTAMethod):
             target = self.backbone(self.prompted(images, self.teacher_specific + self.teacher_agnostic))
         logits = self.backbone(self.prompted(images, self.specific + self.agnostic))
         self._learn(symmetric_cross_entropy(logits, target).mean())
-        self._notice_change(target)
+        self.notice_change(target)
         return target
 
     def prompted(self, images: Tensor, prompt: Tensor) -> Tensor:
@@ -168,7 +168,7 @@ class VDP(TTAMethod):
         lerp([self.teacher_specific, self.teacher_agnostic], [self.specific, self.agnostic], share)
 
     @torch.no_grad()
-    def _notice_change(self, logits: Tensor) -> None:
+    def notice_change(self, logits: Tensor) -> None:
         """Close the books of a domain when the teacher's mean confidence (batch after batch) jumps."""
         confidence = logits.softmax(dim=1, dtype=torch.float32).amax(dim=1).mean()
         known = len(self.confidence) > 0

@@ -149,7 +149,7 @@ class ViDA(TTAMethod):
         """Images (B, C, H, W) in [0, 1] -> the teacher's logits (B, K) or (B, K, H, W), before the update."""
         self.require_source()
         with torch.no_grad():
-            self._balance(torch.stack([self.teacher(view) for view in self.draw_views(images)]))
+            self.balance(torch.stack([self.teacher(view) for view in self.draw_views(images)]))
             target: Tensor = self.teacher(images)
         self.update(LOSSES[self.hparams.loss](self.backbone(images), target).mean())
         self._average()
@@ -169,7 +169,7 @@ class ViDA(TTAMethod):
         mask = torch.empty(parameter.shape, dtype=torch.bool, device=parameter.device)
         return mask.bernoulli_(self.hparams.restore_probability, generator=rng)
 
-    def _balance(self, logits: Tensor) -> None:
+    def balance(self, logits: Tensor) -> None:
         """Set the branches' factors 1 -/+ U from the logits (V, B, K) or (V, B, K, H, W) of the views."""
         uncertainty = 0.1 * logits.var(dim=0).mean()  # the factor is the released code's
         signed = torch.where(uncertainty >= self.hparams.threshold, uncertainty, -uncertainty)

@@ -40,7 +40,7 @@ class RowWriter:
     """
 
     def __init__(self, path: Path, *, goes_on: bool = False) -> None:
-        self._path, self._columns = path, read_columns(path) if goes_on else None
+        self.path, self._columns = path, read_columns(path) if goes_on else None
         with writing(path):
             self._file = path.open("ab" if goes_on else "wb", buffering=0)
 
@@ -77,7 +77,7 @@ class RowWriter:
 
     def _append(self, content: bytes) -> None:
         size = os.fstat(self._file.fileno()).st_size
-        with writing(self._path):
+        with writing(self.path):
             try:
                 while content:
                     content = content[self._file.write(content) :]

@@ -129,7 +129,7 @@ def fine_tune(
     check_output(output)
     L.seed_everything(recipe.seed, verbose=False)
     card, network, _ = load_network(recipe.model, recipe.checkpoint, recipe.config, recipe.checkpoint_key)
-    images = _open(recipe, input_size(network, card))
+    images = open_training_images(recipe, input_size(network, card))
     for told in left_out_told(left_out_facts([images])):
         say(console, f"note: {told}", "yellow")
     _prepare(network, getattr(images, "num_classes", int(images.labels.max()) + 1))
@@ -160,7 +160,8 @@ def fine_tune(
     )
 
 
-def _open(recipe: FineTuneRecipe, size: int | None) -> CleanImages:
+def open_training_images(recipe: FineTuneRecipe, size: int | None) -> CleanImages:
+    """The images of a recipe; those of folders cut to the recipe's size, or to ``size``, the network's."""
     path = Path(recipe.images).expanduser()
     if recipe.image_size is not None or not path.is_dir() or is_cifar_binary(path):
         size = recipe.image_size

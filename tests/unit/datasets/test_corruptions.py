@@ -291,7 +291,7 @@ def test_frost_textures_are_named_by_what_their_files_hold(tmp_path, monkeypatch
         (tmp_path / f"frost{number}.jpg").write_bytes(content)
     digest = hashlib.sha256(b"ab").hexdigest()[:12]
     assert name_frost_textures(tmp_path) == f"own (2 files, {digest})"
-    monkeypatch.setitem(name_frost_textures.__globals__, "_PUBLISHED", digest)
+    monkeypatch.setitem(name_frost_textures.__globals__, "PUBLISHED", digest)
     assert (name_frost_textures(tmp_path), name_frost_textures(None)) == ("published", "generated")
 
 

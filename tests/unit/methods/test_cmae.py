@@ -57,11 +57,11 @@ def test_reconstruction_is_the_mean_squared_error_over_hidden_patches():
     mask = torch.arange(16).expand(8, -1) < 8
     patches = torch.zeros(8, 16, 32)
     # A 4-pixel patch of noise has three cells, one a channel, of length one: 3 / 27 against zeros.
-    assert built._reconstruction(patches, IMAGES, mask).item() == pytest.approx(1 / 9)
+    assert built.reconstruction_loss(patches, IMAGES, mask).item() == pytest.approx(1 / 9)
     built.reconstruct.bias.data[0] = 2.0
     flat = torch.full_like(IMAGES, 0.7)
     flat[..., 12:, :] = IMAGES[..., 12:, :]  # below the hidden half: unseen
-    assert built._reconstruction(patches, flat, mask).item() == pytest.approx(4 / 27)
+    assert built.reconstruction_loss(patches, flat, mask).item() == pytest.approx(4 / 27)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from tests.helpers.methods import FAST
 from tta_bench.methods import DePT
-from tta_bench.methods.dept import Seen
+from tta_bench.methods.dept import Seen, over_stages
 from tta_bench.models.parts.stage_prompts import ProjectionHead, encode_prompted, project, stage_prompts
 from tta_bench.testing import batches, ready, toy_backbone
 
@@ -69,7 +69,7 @@ def test_each_stages_prompts_go_through_its_own_head_and_features_through_the_la
 
 
 def test_late_stages_weigh_more():
-    weighted = method()._over_stages(torch.tensor([1.0, 10.0]))
+    weighted = over_stages(torch.tensor([1.0, 10.0]))
     assert weighted.item() == pytest.approx((1 + 10 * math.e) / (1 + math.e))
 
 
@@ -80,7 +80,7 @@ def test_projected_features_are_distilled_with_two_temperatures_and_a_center():
     student[0, 0], teacher[0, 0], teacher[0, 1] = 0.1 * math.log(3), 0.5, 0.07 * math.log(5)
     target = torch.tensor([1.0, 5.0] + [1.0] * 14) / 20  # softmax of (teacher - center) / 0.07
     log_p = torch.tensor([3.0] + [1.0] * 15).div(18).log()  # log softmax of student / 0.1
-    loss = built._distilled(seen(projection=student), seen(projection=teacher))
+    loss = built.distilled(seen(projection=student), seen(projection=teacher))
     torch.testing.assert_close(loss, -2 * (target * log_p).sum())
     torch.testing.assert_close(built.center, 0.9 * torch.tensor([0.5] + [0.0] * 15) + 0.1 * teacher[0])
 
@@ -101,7 +101,7 @@ def test_prompts_are_distilled_by_cosine_distance():
     teacher[0, 0, :, 0] = 7.0  # stage 0: alike
     teacher[0, 1, 0, 1] = 1.0  # stage 1: one prompt orthogonal, one opposite
     teacher[0, 1, 1, 0] = -1.0
-    loss = built._distilled(seen(prompts=student), seen(prompts=teacher))
+    loss = built.distilled(seen(prompts=student), seen(prompts=teacher))
     assert loss.item() == pytest.approx(2 * (1 + 2) / 2 * math.e / (1 + math.e))
 
 
@@ -109,13 +109,13 @@ def test_closeness_is_minus_the_mean_distance_of_all_pairs():
     prompts = torch.zeros(1, 2, 2, 16)
     prompts[0, 0, :, 0] = 1.0  # stage 0: the same twice
     prompts[0, 1, 0, 0] = prompts[0, 1, 1, 1] = 1.0  # stage 1: orthogonal, distances 0, 1, 1, 0
-    assert method()._closeness(seen(prompts=prompts)).item() == pytest.approx(-0.5 * math.e / (1 + math.e))
+    assert method().closeness(seen(prompts=prompts)).item() == pytest.approx(-0.5 * math.e / (1 + math.e))
 
 
 def test_the_loss_is_the_weighted_sum():
     built = method(feature_weight=0.0, prompt_weight=0.0, diversity_weight=2.0, spread_weight=0.0)
     logits = torch.tensor([[50.0, 0.0, 0.0, 0.0], [0.0, 50.0, 0.0, 0.0]])
-    loss = built._loss(seen(logits=logits), seen(), torch.tensor([0, 0]))
+    loss = built.loss(seen(logits=logits), seen(), torch.tensor([0, 0]))
     assert loss.item() == pytest.approx(50 / 2 - 2 * math.log(2), rel=1e-5)
 
 
@@ -127,11 +127,11 @@ def test_pseudo_labels_are_those_of_the_nearest_entries():
     towards[3, 1] = towards[4, 2] = 1.0
     built.memory_features = towards[:2]
     built.memory_probabilities = torch.tensor([[0.0, 0.4, 0.6, 0.0], [0.0, 0.4, 0.6, 0.0]])
-    assert built._pseudo_labels(100 * towards[:1], logits).tolist() == [3]  # fewer entries than neighbours
+    assert built.pseudo_labels(100 * towards[:1], logits).tolist() == [3]  # fewer entries than neighbours
     built.memory_features = towards
     certain = torch.tensor([[0.0, 1.0, 0.0, 0.0], [1.0, 0, 0, 0], [1.0, 0, 0, 0]])
     built.memory_probabilities = torch.cat([built.memory_probabilities, certain])
-    assert built._pseudo_labels(100 * towards[:1], logits).tolist() == [1]  # 1.8 of 3, although two prefer class 2
+    assert built.pseudo_labels(100 * towards[:1], logits).tolist() == [1]  # 1.8 of 3, although two prefer class 2
 
 
 def test_a_memory_without_room_for_the_neighbours_is_refused():
@@ -168,7 +168,7 @@ def test_the_teacher_follows_before_the_step():
 def test_gradients_are_clipped_parameter_by_parameter_except_in_the_heads():
     built = method(clip=0.5, lr=1.0, weight_decay=0.0)
     parts, classifier = stage_prompts(built.backbone), built.backbone.vit.head
-    built._step(7 * (parts.prompts.sum() + classifier.weight.sum() + parts.heads[0].directions.sum()))
+    built.update(7 * (parts.prompts.sum() + classifier.weight.sum() + parts.heads[0].directions.sum()))
     for p in (parts.prompts, classifier.weight):
         assert p.grad.norm().item() == pytest.approx(0.5, rel=1e-4)
     assert (parts.heads[0].directions.grad == 7).all()
@@ -183,7 +183,7 @@ def test_the_prediction_is_the_students_for_the_image_itself():
 def test_student_and_teacher_see_views_of_their_own():
     built, images = method(), batches(1)[0]
     seen = []
-    built._see = lambda *views: (seen.extend(views), DePT._see(built, *views))[1]
+    built.see = lambda *views: (seen.extend(views), DePT.see(built, *views))[1]
     built.forward_and_adapt(images)
     assert len(seen) == 2
     assert not torch.equal(seen[0], seen[1])
@@ -196,8 +196,8 @@ def test_a_small_step_lowers_the_loss():
 
     def loss():
         built.center = torch.zeros(16)
-        return built._loss(*built._see(*views), labels)
+        return built.loss(*built.see(*views), labels)
 
     before = loss()
-    built._step(before)
+    built.update(before)
     assert loss() < before

@@ -44,11 +44,21 @@ def test_sure_images_weigh_more():
 def test_an_image_is_unlike_if_its_cosine_to_the_running_mean_is_below_the_margin():
     method = ready(lambda: ETA(toy_backbone(), cosine_margin=0.7))
     probabilities = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]])
-    assert method._is_unlike(probabilities).tolist() == [True, True, True]  # no mean yet
-    method._remember(torch.tensor([0.8, 0.2, 0.0, 0.0]))
-    assert method._is_unlike(probabilities).tolist() == [False, True, True]
-    method._remember(torch.tensor([0.0, 1.0, 0.0, 0.0]))
-    torch.testing.assert_close(method.mean_probabilities, torch.tensor([0.72, 0.28, 0.0, 0.0]))
+    assert method.is_unlike(probabilities).tolist() == [True, True, True]  # no mean yet
+    method.mean_probabilities = torch.tensor([0.8, 0.2, 0.0, 0.0])
+    assert method.is_unlike(probabilities).tolist() == [False, True, True]
+
+
+def test_the_running_mean_is_that_of_selected_images_and_takes_a_tenth_of_each_batch():
+    method, expected = ready(lambda: ETA(toy_backbone(), cosine_margin=1.1)), None
+    for images in batches(3):
+        entropy = softmax_entropy(method.backbone(images)).detach()
+        margin = entropy.sort().values[3:5].mean()  # four of the eight images are below
+        method.hparams.entropy_margin = float(margin) / math.log(4)
+        logits = method.forward_and_adapt(images).detach()
+        mean = logits.softmax(dim=1)[entropy < margin].mean(dim=0)
+        expected = mean if expected is None else 0.9 * expected + 0.1 * mean
+        torch.testing.assert_close(method.mean_probabilities, expected)
 
 
 def test_without_a_reliable_image_nothing_moves():

@@ -168,7 +168,7 @@ def test_a_single_phase_steps_on_the_sum():
 def test_only_entropies_below_the_margin_count():
     built = method(entropy_margin=0.5)  # of ln 4: ln 2
     logits = torch.tensor([[9.0, 0, 0, 0], [9.0, 9, 0, 0], [9.0, 9, 9, 0], [5.0, 0, 0, 0]])
-    chosen = built._confident(logits)
+    chosen = built.confident_entropies(logits)
     torch.testing.assert_close(chosen, softmax_entropy(logits)[[0, 3]])
     assert built.passes() == (2, 0.5)
 

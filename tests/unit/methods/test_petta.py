@@ -30,14 +30,14 @@ def one_dimensional(source_mean, source_variance, class_mean, **settings):
 
 def test_divergence_is_the_mean_over_the_predicted_classes():
     built = one_dimensional([0.0, 0.0, 0.0, 0.0], [1.0, 4.0, 1.0, 1.0], [1.0, 4.0, 100.0, 100.0])
-    divergence = built._sense(torch.zeros(3, 1).double(), torch.tensor([0, 1, 1]))
+    divergence = built.sense(torch.zeros(3, 1).double(), torch.tensor([0, 1, 1]))
     assert float(divergence) == pytest.approx(1 - math.exp(-(1.0 + 16.0 / 4.0) / 2))
 
 
 def test_class_means_follow_after_they_were_sensed_and_only_where_there_are_images():
     built = one_dimensional([0.0] * 4, [1.0] * 4, [0.0, 0.0, 8.0, 8.0])
     features = torch.tensor([[2.0], [4.0], [6.0]]).double()
-    assert float(built._sense(features, torch.tensor([0, 1, 1]))) == 0.0
+    assert float(built.sense(features, torch.tensor([0, 1, 1]))) == 0.0
     torch.testing.assert_close(built.class_mean[:, 0], torch.tensor([0.1, 0.25, 8.0, 8.0]).double())
 
 
@@ -59,8 +59,8 @@ def test_divergence_weighs_the_regulariser_and_holds_the_teacher_back():
     for lambda0 in (0.0, 3.0):
         built.hparams.lambda0 = lambda0
         built.memory.images = batches(1)[0]
-        losses[lambda0] = built._loss(torch.tensor(1 - math.exp(-1.0))).item()
-    assert losses[3.0] - losses[0.0] == pytest.approx((1 - math.exp(-1)) * 3 * built._regulariser().item(), rel=1e-4)
+        losses[lambda0] = built.loss(torch.tensor(1 - math.exp(-1.0))).item()
+    assert losses[3.0] - losses[0.0] == pytest.approx((1 - math.exp(-1)) * 3 * built.regulariser().item(), rel=1e-4)
     built.forward_and_adapt(batches(1)[0])
     assert built.diagnostics()["teacher_share"] == pytest.approx(0.25 * math.exp(-1), rel=1e-5)
 
@@ -68,11 +68,11 @@ def test_divergence_weighs_the_regulariser_and_holds_the_teacher_back():
 def test_regulariser_is_minus_the_mean_cosine_with_the_source():
     built = method()
     start = built.initial_values(built.adapted)
-    assert built._regulariser().item() == pytest.approx(-0.5)  # weights are ones, biases zeros without a direction
+    assert built.regulariser().item() == pytest.approx(-0.5)  # weights are ones, biases zeros without a direction
     with torch.no_grad():
         for p, value in zip(built.adapted, start, strict=True):
             p.copy_(torch.where(torch.arange(len(p)) % 4 == 0, -2 * value, 2 * value))
-    assert built._regulariser().item() == pytest.approx(-0.25)  # a quarter of the signs has turned
+    assert built.regulariser().item() == pytest.approx(-0.25)  # a quarter of the signs has turned
 
 
 def test_loss_is_that_of_the_teacher_and_of_the_source_model():
@@ -83,16 +83,16 @@ def test_loss_is_that_of_the_teacher_and_of_the_source_model():
         view = built.backbone(images.flip(-1))
         to_teacher = soft_cross_entropy(view, built.teacher(images)).mean()
         to_source = soft_cross_entropy(view, toy_backbone()(images)).mean()
-    torch.testing.assert_close(built._loss(torch.tensor(0.0)).detach(), to_teacher + 2 * to_source)
+    torch.testing.assert_close(built.loss(torch.tensor(0.0)).detach(), to_teacher + 2 * to_source)
 
 
 @pytest.mark.parametrize("loss", ["cross_entropy", "symmetric"])
 def test_a_small_step_lowers_the_loss(loss):
     built, divergence = method(loss=loss, lr=1e-4), torch.tensor(0.3)
     built.memory.images = batches(1)[0]
-    before = built._loss(divergence)
+    before = built.loss(divergence)
     built.update(before)
-    assert built._loss(divergence).item() < before.item()
+    assert built.loss(divergence).item() < before.item()
 
 
 def test_source_statistics_are_those_of_the_predicted_classes():

@@ -28,7 +28,7 @@ def test_diverse_images_are_selected_and_weigh_more_the_surer_they_are():
             [0.40, 0.20, 0.20, 0.20],  # undecided
         ]
     ).double()
-    weights, selected = method._weigh(probabilities.log())
+    weights, selected = method.weigh(probabilities.log())
     assert selected.tolist() == [False, True, False]
     assert weights[0].item() == pytest.approx(1.0)  # not diverse
     assert weights[1].item() == pytest.approx(math.exp(1 / 0.5))  # most diverse, surest
@@ -51,7 +51,7 @@ def test_a_batch_of_one_image_counts_fully():
 def test_a_small_step_lowers_the_loss():
     method = ready(lambda: ROID(toy_backbone(), lr=1e-3, source_momentum=1.0, views="flip"))
     images = batches(2)[1]
-    weights, selected = method._weigh(method.backbone(images).detach())
+    weights, selected = method.weigh(method.backbone(images).detach())
     method.reset()
 
     def loss():
@@ -83,7 +83,7 @@ def test_prior_correction_favours_the_classes_of_the_batch(correction):
     smooth = 0.5 / max(prior)  # two images, four classes
     smoothed = torch.tensor([(share + smooth) / (1 + 4 * smooth) for share in prior]).double()
     expected = {"logits": logits * smoothed, "probabilities": (p * smoothed).log(), "none": logits}[correction]
-    scores = method._corrected(logits)
+    scores = method.corrected(logits)
     if correction == "probabilities":  # up to what softmax takes out
         scores, expected = scores.log_softmax(dim=1), expected.log_softmax(dim=1)
     torch.testing.assert_close(scores, expected)

@@ -69,7 +69,7 @@ def test_the_nearest_prototype_has_the_largest_cosine_whatever_its_length():
     features = torch.zeros(2, 32)
     features[0, :2] = torch.tensor([0.5, 0.4])
     features[1, 0], features[1, 1] = 1.0, 0.1
-    assert torch.equal(built._nearest(features), built.prototypes[[1, 0]])
+    assert torch.equal(built.nearest(features), built.prototypes[[1, 0]])
 
 
 def test_at_the_start_the_loss_towards_the_source_is_the_entropy():
@@ -93,7 +93,7 @@ def test_the_contrast_joins_prototype_image_and_view_behind_the_projector():
     built, images = method(anchor_weight=0.0, contrast_weight=2.0), batches(1)[0]
     with torch.no_grad():
         features, view = built.backbone.features(images), built.backbone.features(images.flip(-1))
-        triples = torch.stack([built._nearest(features), features, view])
+        triples = torch.stack([built.nearest(features), features, view])
         expected = 2 * contrastive_loss(built.projector(triples), 0.1)
     assert first_loss(built, images) == pytest.approx(float(expected), rel=1e-5)
 

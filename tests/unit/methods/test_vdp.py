@@ -145,7 +145,7 @@ def test_a_jump_closes_the_books_of_a_domain():
     built.credit.fill_(0.4)
     built.credit[0, 0] = -0.4
 
-    built._notice_change(logits_of(0.6))
+    built.notice_change(logits_of(0.6))
 
     expected = torch.full((3, 60), 1 + 0.4 / (0.3**2 + 0.01))
     expected[0, 0] = 1.0  # its moves raised the loss
@@ -166,7 +166,7 @@ def test_a_jump_closes_the_books_of_a_domain():
 def test_only_a_jump_between_two_batches_is_a_change(confidences, changed):
     built = method(jump=0.1)
     for confidence in confidences:
-        built._notice_change(logits_of(confidence))
+        built.notice_change(logits_of(confidence))
     assert built.diagnostics()["domain_changed"] == changed
 
 

@@ -82,7 +82,7 @@ LOGITS = torch.tensor([[[0.0, 1.0]], [[2.0, 1.0]]])  # two views of one image: v
 )
 def test_uncertainty_sets_the_scales_of_both_networks(threshold, scales, low, high):
     built = method(threshold=threshold, scales=scales)
-    built._balance(LOGITS)
+    built.balance(LOGITS)
     for network in (built.backbone, built.teacher):
         factors = branch_scales(network)
         assert (factors.low.item(), factors.high.item()) == pytest.approx((low, high))
@@ -110,13 +110,13 @@ def test_views_see_the_scales_of_the_batch_before():
 
 
 def test_network_and_adapters_are_averaged_at_their_own_rates():
-    built = method(teacher_momentum=0.75, adapter_momentum=0.5)
+    built = method(teacher_momentum=0.75, adapter_momentum=0.5, lr=0.0, adapter_lr=0.0)
     with torch.no_grad():
         for p in built.backbone.parameters():
             p.fill_(2.0)
         for p in built.teacher.parameters():
             p.fill_(4.0)
-    built._average()
+    built.forward_and_adapt(batches(1)[0])
     adapters = {id(p) for p in adapter_parameters(built.teacher)}
     for p in built.teacher.parameters():
         assert p.unique().item() == (3.0 if id(p) in adapters else 3.5)

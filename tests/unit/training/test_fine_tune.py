@@ -157,8 +157,8 @@ def test_images_of_folders_are_cut_to_the_size_of_the_network(tmp_path):
         file = tmp_path / "images" / str(label(i)) / f"{i}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(render("train", i, 96)).resize((120, 96 + i)).save(file)
-    assert module._open(recipe(tmp_path / "images"), 64)[0].shape == (64, 64, 3)
-    assert module._open(recipe(tmp_path / "images", image_size=48), 64)[0].shape == (48, 48, 3)
+    assert module.open_training_images(recipe(tmp_path / "images"), 64)[0].shape == (64, 64, 3)
+    assert module.open_training_images(recipe(tmp_path / "images", image_size=48), 64)[0].shape == (48, 48, 3)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ _LOOKS = (
     ((112, 123, 135), 44),
 )
 _SUFFIXES = (".png", ".jpg", ".jpeg")
-_PUBLISHED = "c146cff9eab2"  # digest of the five photographs
+PUBLISHED = "c146cff9eab2"  # digest of the five photographs
 
 
 def load_frost_textures(frost_folder: str | Path | None = None) -> tuple[Image, ...]:
@@ -61,7 +61,7 @@ def name_frost_textures(frost_folder: str | Path | None = None) -> str:
         return "generated"
     files = _files(frost_folder)
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
-    return "published" if digest == _PUBLISHED else f"own ({len(files)} files, {digest})"
+    return "published" if digest == PUBLISHED else f"own ({len(files)} files, {digest})"
 
 
 def _files(frost_folder: str | Path) -> list[Path]:

@@ -29,7 +29,7 @@ def _stage_lengths(depth: int) -> int:
     return (depth - 2) // 6
 
 
-class _Block(nn.Module):
+class Block(nn.Module):
     """Convolution, norm, ReLU, convolution, norm, sum, ReLU; the shortcut is zero-padded on both sides."""
 
     def __init__(self, width_in: int, width: int, stride: int) -> None:
@@ -39,12 +39,13 @@ class _Block(nn.Module):
         self.stride, self.new = stride, width - width_in
 
     def forward(self, x: Tensor) -> Tensor:
+        """Maps (B, width_in, H, W) -> (B, width, H / stride, W / stride)."""
         shortcut = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.new // 2, self.new // 2))
         x = F.relu(self.bn1(self.conv1(x)))
         return F.relu(self.bn2(self.conv2(x)) + shortcut)
 
 
-class _PreActBlock(nn.Module):
+class PreActBlock(nn.Module):
     """Norm and ReLU before each convolution; the shortcut is average-pooled, and zero-padded at the end."""
 
     def __init__(self, width_in: int, width: int, stride: int, groups: int) -> None:
@@ -54,6 +55,7 @@ class _PreActBlock(nn.Module):
         self.stride, self.new = stride, width - width_in
 
     def forward(self, x: Tensor) -> Tensor:
+        """Maps (B, width_in, H, W) -> (B, width, H / stride, W / stride)."""
         shortcut = F.pad(F.avg_pool2d(x, self.stride), (0, 0, 0, 0, 0, self.new))
         x = self.conv1(F.relu(self.bn1(x)))
         return self.conv2(F.relu(self.bn2(x))) + shortcut
@@ -73,7 +75,7 @@ class _CifarResNet(nn.Module):
     def __init__(self, depth: int, num_classes: int) -> None:
         super().__init__()
         self.conv1, self.bn1 = _conv(3, WIDTHS[0]), nn.BatchNorm2d(WIDTHS[0])
-        self.layer1, self.layer2, self.layer3 = _stages(_Block, _stage_lengths(depth))
+        self.layer1, self.layer2, self.layer3 = _stages(Block, _stage_lengths(depth))
         self.linear = nn.Linear(WIDTHS[-1], num_classes)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -85,7 +87,7 @@ class _PreActCifarResNet(nn.Module):
     def __init__(self, depth: int, num_classes: int, groups: int) -> None:
         super().__init__()
         self.conv1 = _conv(3, WIDTHS[0])
-        block = partial(_PreActBlock, groups=groups)
+        block = partial(PreActBlock, groups=groups)
         self.layer1, self.layer2, self.layer3 = _stages(block, _stage_lengths(depth))
         self.bn = nn.GroupNorm(groups, WIDTHS[-1])
         self.fc = nn.Linear(WIDTHS[-1], num_classes)

@@ -285,14 +285,14 @@ class TestResidualNetworksForCifar:
         assert [round(size / 1e6, 2) for size in sizes] == [0.27, 0.46, 0.66, 0.85]
 
     def test_a_shortcut_skips_pixels_and_puts_zeros_on_both_sides(self):
-        block = cifar_resnet._Block(2, 4, 2).eval()
+        block = cifar_resnet.Block(2, 4, 2).eval()
         nn.init.zeros_(block.bn2.weight)
         x = torch.rand(1, 2, 4, 4, generator=SEEDED)
         expected = torch.cat([torch.zeros(1, 1, 2, 2), x[:, :, ::2, ::2], torch.zeros(1, 1, 2, 2)], dim=1)
         assert torch.equal(block(x), expected)
 
     def test_a_block_before_activation_averages_the_shortcut_and_puts_zeros_behind(self):
-        block = cifar_resnet._PreActBlock(2, 4, 2, groups=2).eval()
+        block = cifar_resnet.PreActBlock(2, 4, 2, groups=2).eval()
         nn.init.zeros_(block.conv2.weight)
         x = torch.randn(1, 2, 4, 4, generator=SEEDED)
         expected = torch.cat([F.avg_pool2d(x, 2), torch.zeros(1, 2, 2, 2)], dim=1)

@@ -177,9 +177,9 @@ class TestDePT:
             labels = built.teacher.classify(encode_prompted(built.teacher, IMAGES[:1]).encoded).argmax(dim=1)
         losses, views = [], []
         monkeypatch.setattr(built, "draw_view", lambda x, y: (x.flip(-1), y.flip(-1)))
-        see = built._see
-        monkeypatch.setattr(built, "_see", lambda *seen: (views.extend(seen), see(*seen))[1])
-        monkeypatch.setattr(built, "_loss", lambda student, teacher, y: (losses.append(y), student.logits.sum())[1])
+        see = built.see
+        monkeypatch.setattr(built, "see", lambda *seen: (views.extend(seen), see(*seen))[1])
+        monkeypatch.setattr(built, "loss", lambda student, teacher, y: (losses.append(y), student.logits.sum())[1])
         built.forward_and_adapt(IMAGES[:1])
         assert torch.equal(views[0], IMAGES[:1].flip(-1))
         assert torch.equal(losses[0], labels.flip(-1))
@@ -245,7 +245,7 @@ class TestEcoTTA:
         logits = torch.zeros(2, CLASSES, 2, 2)
         logits[0, 0, 0, 0], logits[0, 1, 1, 1], logits[0, 2, 1, 0] = 9.0, 8.0, 7.0
         logits[0, 3, 0, 1] = 3.0  # 0.68, below half of ln 5 but not of ln 2, the logarithm of a width
-        chosen = built._confident(logits)
+        chosen = built.confident_entropies(logits)
         torch.testing.assert_close(chosen, softmax_entropy(logits)[0].flatten())
         assert built.diagnostics()["selected"] == 4 / 8
         assert built.passes() == (2, 0.5)
@@ -320,5 +320,5 @@ class TestCMAE:
         wide = torch.cat([IMAGES[:1], IMAGES[:1, ..., -1:].expand(-1, -1, -1, 24)], dim=-1)
         filled = torch.cat([wide, wide[..., -1:, :].expand(-1, -1, 24, -1)], dim=-2)
         expected = hog_targets(filled, 32)[0, 2].square().mean()
-        loss = built._reconstruction(torch.zeros(1, 6, 64), IMAGES[:1], mask)
+        loss = built.reconstruction_loss(torch.zeros(1, 6, 64), IMAGES[:1], mask)
         assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
