@@ -10,9 +10,11 @@ from rich.console import Console
 
 from tta_bench.config.compose import Composed
 from tta_bench.config.launch import ONE_BY_ONE, Launch, LocalLauncher, Shard
-from tta_bench.config.words import ConfigError
 from tta_bench.console import say
 from tta_bench.experiments.costs import common_words, share
+from tta_bench.experiments.launchers.dispatch import Dispatch
+from tta_bench.experiments.launchers.engine import Engine
+from tta_bench.experiments.launchers.local import LocalEngine
 from tta_bench.experiments.launchers.worker import Worker
 from tta_bench.experiments.notices import say_new
 from tta_bench.experiments.resume import BusyError
@@ -44,7 +46,11 @@ def run_jobs(jobs: Sequence[Composed], console: Console, launch: Launch = ONE_BY
     """
     if launch.launcher == LocalLauncher(workers=1):
         return _one_by_one(jobs, console)
-    raise ConfigError("launcher.workers: runs come one after the other so far")
+    return Dispatch(jobs, console, _engine(launch.launcher)).run()
+
+
+def _engine(launcher: LocalLauncher) -> Engine:
+    return LocalEngine(launcher.workers)
 
 
 def _one_by_one(jobs: Sequence[Composed], console: Console) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from tta_bench.experiments.costs import cost
 from tta_bench.experiments.launchers.engine import Content, Died, Engine, Ready, Slot
 from tta_bench.experiments.launchers.screen import Counts, Line, Screen
 from tta_bench.experiments.launchers.worker import Outcome, Survey, read_files, run_folder, write_files
+from tta_bench.experiments.notices import say_new
 from tta_bench.ranks import is_single_device
 from tta_bench.results.run_folder import write_result
 
@@ -64,6 +65,7 @@ class Dispatch:
         self.surveying: Slot | None = None
         self.failed_starts = 0
         self.signals = 0
+        self.said: set[str] = set()  # notices
 
     def run(self) -> list[dict[str, Any]]:
         """Run all jobs.
@@ -131,6 +133,7 @@ class Dispatch:
                 self.survey, self.surveying = content, None
                 for warning in content.warnings:
                     self.screen.say(warning, "yellow")
+                say_new(self.screen.console, content.notices, self.said)
             case Progress():
                 self._note(slot, content)
             case Outcome():
@@ -172,6 +175,7 @@ class Dispatch:
         if "folder" in result:
             result["folder"] = str(folder)
         self.results[number] = result
+        say_new(self.screen.console, result.get("notices", ()), self.said)
         title = f"{len(self.results)} of {len(self.jobs)}: {self._title(number)}"
         if result["status"] == "failed":
             self.screen.say(f"{title} failed: {result['error']}", "bold red")

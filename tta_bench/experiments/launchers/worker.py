@@ -7,11 +7,11 @@ import json
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 
@@ -24,7 +24,7 @@ from tta_bench.experiments.opened import Opened
 from tta_bench.experiments.resume import BusyError
 from tta_bench.experiments.run import Run, build_method
 from tta_bench.experiments.source_cache import check_source
-from tta_bench.files import WriteError
+from tta_bench.files import WriteError, writing
 from tta_bench.ranks import is_launched, is_single_device
 
 Files = Mapping[str, bytes]  # the files of a run folder
@@ -138,13 +138,13 @@ class Worker:
             files: The driver's files of the run folder, if this process does not see them; the outcome then has the
                 files as they are at the end.
         """
-        with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryFile("w+", encoding="utf-8") as log:
+        with tempfile.TemporaryDirectory() as scratch:
             own = None if files is None else Path(scratch)
             folder = run_folder(job, own)
             if files:
                 write_files(folder, files)
             try:
-                with redirect_stdout(log), redirect_stderr(log):
+                with _logged(folder) as log:
                     result = self.run(job, Console(file=log, width=200, force_terminal=False), watch, own)
             except BusyError:
                 return Outcome(busy=True)
@@ -153,10 +153,6 @@ class Worker:
                           "error": str(error)}  # fmt: skip
             except (SystemExit, KeyboardInterrupt):
                 result = None
-            if folder.is_dir():
-                log.seek(0)
-                with (folder / "log.txt").open("a", encoding="utf-8") as file:
-                    file.write(log.read())
             return Outcome(result, files=None if own is None else read_files(folder))
 
     def stop(self) -> None:
@@ -164,6 +160,17 @@ class Worker:
         self._stopped = True
         if self._run is not None:
             self._run.interrupts.signum = signal.SIGTERM
+
+
+@contextmanager
+def _logged(folder: Path) -> Iterator[TextIO]:
+    """All that is printed meanwhile goes to a file, line by line."""
+    path = folder / "log.txt"
+    with writing(path):
+        folder.mkdir(parents=True, exist_ok=True)
+        log = path.open("a", encoding="utf-8", buffering=1)
+    with log, redirect_stdout(log), redirect_stderr(log):
+        yield log
 
 
 def run_folder(job: Composed, root: Path | None = None) -> Path:
