@@ -1,6 +1,6 @@
-"""Make the pictures of README.md again: the table of the main command, and the timeline of each setting.
+"""Regenerates the pictures of README.md: the table of the main command, and the timeline of each setting.
 
-Run with ``make pictures``; takes a few minutes. The table is that of a bench that is run here.
+Run with ``make pictures``; takes a few minutes. The table is the output of a bench that is run here.
 """
 
 from __future__ import annotations

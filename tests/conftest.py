@@ -1,8 +1,8 @@
-"""One CPU thread, so that sums have one order, and no test that reaches for the network."""
+"""Tests use one CPU thread, for a fixed order of sums, and no network."""
 
 import os
 
-os.environ.pop("COLUMNS", None)  # pytest-xdist sets it; each test says how wide its terminal is
+os.environ.pop("COLUMNS", None)  # pytest-xdist sets it; tests set the width of their terminals
 os.environ["OMP_NUM_THREADS"] = "1"  # also for the processes that tests start
 os.environ["WANDB_MODE"] = "offline"
 os.environ["WANDB_SILENT"] = "true"

@@ -1,6 +1,6 @@
-"""The rules of pyproject.toml on who imports whom hold and bite; every method and configuration file is in use.
+"""The import rules of pyproject.toml hold and detect violations; every method and configuration file is in use.
 
-So do the rules of the tests: each unit test lies where its module does, and tests use public names only.
+So do the rules for tests: unit tests mirror the folders of the package, and use only public names.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """tta_bench: a PyTorch Lightning benchmark for continual test-time adaptation.
 
-Nothing heavy is imported until a name is used, so that the command line answers at once.
+Heavy imports are deferred until a name is used, so that the command line responds immediately.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The Python API: what the command line does, with its names, its values and its numbers."""
+"""The Python API, with the same names, values and numbers as the command line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Runs(list[RunRecord]):
     """Records of runs, in the order in which they ran."""
 
     def to_pandas(self) -> Any:
-        """A ``pandas.DataFrame`` with a row per run; columns are the dotted keys of ``result.json``.
+        """Convert to a ``pandas.DataFrame`` with one row per run; columns are the dotted keys of ``result.json``.
 
         Raises:
             ImportError: If pandas is not installed.
@@ -31,12 +31,12 @@ class Runs(list[RunRecord]):
         try:
             import pandas
         except ImportError:
-            raise ImportError("to_pandas() needs the package pandas: pip install pandas") from None
+            raise ImportError("to_pandas() requires the package pandas: pip install pandas") from None
         return pandas.json_normalize([run.result for run in self])
 
 
 def list_methods() -> list[str]:
-    """Names of the methods, with the variants that are configurations of one: what ``create_method`` takes.
+    """Names of the methods, including variants that are configurations of one, for ``create_method``.
 
     Example:
         >>> "dpcore" in list_methods() and "dpcore_official" in list_methods()
@@ -82,22 +82,22 @@ def list_models() -> list[str]:
 def create_method(
     name: str, backbone: Backbone, *, tuned: str | None = None, seed: int = 0, **settings: Any
 ) -> TTAMethod:
-    """Build a method around a source model, on the device where the model is, as the command line builds it.
+    """Build a method around a source model, on the device of the model, as on the command line.
 
     Args:
-        name: A name in ``list_methods()``, or the path of a class of yours, ``package.module.Class``.
+        name: A name in ``list_methods()``, or the import path of your own class, ``package.module.Class``.
         backbone: The source model; the method changes it in place.
-        tuned: A data set whose tuned values are taken where ``settings`` say nothing; the command line takes those of
-            its data set by itself. None takes the published values.
+        tuned: A data set whose tuned values are used unless overridden in ``settings``; the command line uses those
+            of its data set automatically. None uses the published values.
         seed: Seed of the method's random draws.
         settings: The method's keyword arguments.
 
     Returns:
-        The method, set up. One that needs the source still has to see it: ``method.fit_source(loader)``.
+        The method. If it needs source data, call ``method.fit_source(loader)`` next.
 
     Raises:
-        ValueError: If there is no such method, it has no such argument, nothing was tuned for that data set, or the
-            method cannot adapt this model.
+        ValueError: If the method or an argument is unknown, nothing was tuned for the data set, or the method cannot
+            adapt this model.
 
     Example:
         >>> import tta_bench as tta
@@ -117,9 +117,9 @@ def create_method(
 
 
 def tuned_values(dataset: str, method: str) -> dict[str, Any]:
-    """What was tuned for a method on a data set, and what the command line therefore takes there.
+    """Values tuned for a method on a data set, which the command line uses for this data set.
 
-    A folder of your own, named by the environment variable ``TTA_BENCH_CONFIG_DIR``, comes before the package's.
+    Your own folder, set by the environment variable ``TTA_BENCH_CONFIG_DIR``, takes precedence over the package's.
 
     Args:
         dataset: A name in ``list_datasets()``.
@@ -129,7 +129,7 @@ def tuned_values(dataset: str, method: str) -> dict[str, Any]:
         Keyword arguments of the method: ``{"lr": 0.001, ...}``.
 
     Raises:
-        ValueError: If there are none; the message says which there are.
+        ValueError: If there are none; the message lists those that exist.
 
     Example:
         >>> tuned_values("cifar10_c", "vida")["optimizer"]
@@ -141,25 +141,25 @@ def tuned_values(dataset: str, method: str) -> dict[str, Any]:
             return dict(OmegaConf.load(file).method)
     of_dataset = sorted({path.stem for folder in folders for path in (folder / dataset).glob("*.yaml")})
     datasets = sorted({path.parent.name for folder in folders for path in folder.glob("*/*.yaml")})
-    known, told = (of_dataset, "there are values for") if of_dataset else (datasets, "data sets with values are")
+    known, told = (of_dataset, "there are values for") if of_dataset else (datasets, "there are values on")
     raise ConfigError(f"nothing was tuned for {method} on {dataset}; {told}: {', '.join(known)}")
 
 
 def run(*words: str, quiet: bool = False, **values: Any) -> RunRecord:
-    """Run one method on one stream, as ``tta-bench run`` does: same numbers, same run folder.
+    """Run one method on one stream, with the same numbers and the same run folder as ``tta-bench run``.
 
     Args:
-        words: Words of the command line, such as ``"method.lr=0.001"``.
-        quiet: Whether nothing is printed.
+        words: Overrides as on the command line, such as ``"method.lr=0.001"``.
+        quiet: Whether to print nothing.
         values: The same as keywords, such as ``method="tent"``; dotted keys as ``**{"method.lr": 0.001}``. A method may
-            also be a class that can be imported.
+            also be an importable class.
 
     Returns:
-        The record of the run, from its folder if it had been finished before.
+        The record of the run, read from its folder if it was finished before.
 
     Raises:
-        ValueError: If a word is wrong; nothing has run then.
-        RuntimeError: If the run failed; what it has written so far stays in its folder.
+        ValueError: If an override is wrong; this is checked before the run.
+        RuntimeError: If the run failed; its files remain in its folder.
 
     Example:
         >>> import tta_bench as tta
@@ -173,23 +173,23 @@ def run(*words: str, quiet: bool = False, **values: Any) -> RunRecord:
     job = Run(compose_run(_words(words, values)))
     result = execute(job, Console(quiet=quiet))
     if result["status"] != "done":
-        raise RuntimeError(f"{job.title} failed: {result['error']}; what it has written is in {result['folder']}")
+        raise RuntimeError(f"{job.title} failed: {result['error']}; its files are in {result['folder']}")
     return RunRecord(result)
 
 
 def bench(*words: str, quiet: bool = False, **values: Any) -> Runs:
-    """Run several methods on the same stream, as ``tta-bench bench`` does: same numbers, same run folders.
+    """Run several methods on the same stream, with the same numbers and run folders as ``tta-bench bench``.
 
     Args:
-        words: Words of the command line, such as ``"tent.lr=0.001"``.
-        quiet: Whether nothing is printed.
+        words: Overrides as on the command line, such as ``"tent.lr=0.001"``.
+        quiet: Whether to print nothing.
         values: The same as keywords, such as ``methods=["source", "tent"], seeds=[0, 1]``.
 
     Returns:
-        A record per run. One that failed stops no other; its ``done`` is false and ``error`` says why.
+        One record per run. A failed run does not stop the others; its ``done`` is false and ``error`` says why.
 
     Raises:
-        ValueError: If a word is wrong; nothing has run then.
+        ValueError: If an override is wrong; this is checked before the first run.
 
     Example:
         >>> import tta_bench as tta

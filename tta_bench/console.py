@@ -1,4 +1,4 @@
-"""Lines and progress bars on the console, alike in all commands."""
+"""Lines and progress bars on the console, in the same form for all commands."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from rich.text import Text
 
 
 def say(console: Console, sentence: str | Text, style: str = "") -> None:
-    """Print a sentence as it is, on one line.
+    """Print a sentence verbatim on one line.
 
-    Rich would otherwise take ``[...]`` in paths and error messages for markup, colour numbers, and break lines in the
-    middle of a path or a command that somebody wants to copy.
+    Rich would otherwise interpret ``[...]`` in paths and error messages as markup, colour numbers, and break lines in
+    the middle of a path or a command that the user may want to copy.
 
     Args:
         console: Where to print.
@@ -23,12 +23,12 @@ def say(console: Console, sentence: str | Text, style: str = "") -> None:
 
 
 def progress_bar(console: Console, *amounts: str | ProgressColumn, transient: bool = True) -> Progress:
-    """A progress bar: what is done, how much of it, and the time that remains. Without a terminal, nothing is drawn.
+    """Create a progress bar with description, progress and remaining time. Without a terminal, nothing is drawn.
 
     Args:
-        console: Where it is drawn.
+        console: Where to draw it.
         amounts: Columns between the bar and the remaining time; by default "done/total".
-        transient: Remove the bar at the end.
+        transient: Whether to remove the bar at the end.
     """
     columns = [TextColumn(column) if isinstance(column, str) else column for column in amounts]
     return Progress(

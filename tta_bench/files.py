@@ -1,4 +1,4 @@
-"""Read a user's text files; write files so that no reader sees half of one and a full disk is one sentence."""
+"""Reads text files of users, and writes files atomically, with one-sentence messages if the disk is full."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ def existing(key: str, path: str | Path, kind: Literal["file", "folder"] | None 
 
 
 def read_text(path: Path, what: str) -> str:
-    """What a user has written into a text file, whatever editor it was: UTF-8 or, with its mark, UTF-16.
+    """Read a text file written by any editor, in UTF-8 or, with a byte order mark, UTF-16.
 
-    Byte order marks are dropped and line ends become newlines.
+    Byte order marks are removed and line endings become newlines.
 
     Args:
         path: The file.
-        what: What it is, for messages.
+        what: Its name in messages.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is no text.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If it is not text.
     """
     if not path.is_file():
         raise FileNotFoundError(f"there is no {what} at {path}")
@@ -58,25 +58,25 @@ def read_text(path: Path, what: str) -> str:
     try:
         text = content.decode("utf-16" if utf_16 else "utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no text file in UTF-8, as a {what} should be") from error
+        raise ValueError(f"{path} should be a {what}, but is not a text file in UTF-8") from error
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def read_lines(path: Path, what: str) -> list[str]:
-    """The lines of a text file, without blanks around them and without empty ones; the rest is as for ``read_text``."""
+    """Read the non-empty lines of a text file, stripped; otherwise as ``read_text``."""
     return [line.strip() for line in read_text(path, what).split("\n") if line.strip()]
 
 
 class WriteError(OSError):
-    """The disk does not take what a run writes; the message is one sentence with the remedy."""
+    """A file cannot be written; the message is one sentence with the remedy."""
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Say in one sentence what could not be written.
+    """Context that turns errors of the disk into one-sentence messages.
 
     Raises:
-        WriteError: If the disk is full, the folder is read-only and the like.
+        WriteError: If the disk is full, the folder is read-only, or similar.
     """
     try:
         yield
@@ -89,38 +89,38 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def free_space(folder: Path) -> int:
-    """Free bytes on the disk of a folder, which need not exist yet."""
+    """Free bytes on the disk of a folder, which may not exist yet."""
     there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     return shutil.disk_usage(there).free
 
 
 def check_space(folder: Path, needed: int, remedy: str) -> None:
-    """Refuse early what does not fit on the disk.
+    """Check in advance that there is enough space on the disk.
 
     Args:
-        folder: Where it is to be written.
-        needed: Its size in bytes.
+        folder: The output folder.
+        needed: Required space in bytes.
         remedy: What the user can do, e.g. "choose another --folder".
 
     Raises:
         WriteError: If there is not enough space.
     """
     if needed > (free := free_space(folder)):
-        raise WriteError(f"this needs {decimal(needed)} and {folder} has {decimal(free)} free: {remedy}")
+        raise WriteError(f"this needs {decimal(needed)}, but {folder} has only {decimal(free)} free: {remedy}")
 
 
 def sync(path: Path) -> int:
-    """Wait until all of a file is on the disk; its size in bytes."""
+    """Wait until a file is completely on the disk; return its size in bytes."""
     with writing(path), path.open("rb") as file:
         os.fsync(file.fileno())
         return os.fstat(file.fileno()).st_size
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a file in one step: a reader sees the old content or the new one, never a half.
+    """Write a JSON file atomically: readers see either the old or the new content.
 
     Raises:
-        WriteError: If the disk does not take it.
+        WriteError: If the file cannot be written.
     """
     draft = path.with_suffix(".tmp")
     with writing(path):

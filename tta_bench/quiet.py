@@ -1,17 +1,17 @@
-"""Keep what a user can do nothing about off the terminal."""
+"""Suppresses messages on the terminal that users cannot act on."""
 
 from __future__ import annotations
 
 import logging
 import warnings
 
-# Warnings that a user of a run can do nothing about: the order of a stream needs one loader process, and Lightning
-# calls a name that torch has deprecated.
+# Warnings that users cannot act on: the order of a stream needs one worker process, and Lightning uses a name that
+# torch has deprecated.
 UNHELPFUL = (".*does not have many workers", "`isinstance.treespec, LeafSpec.` is deprecated")
 
 
 def quiet_lightning() -> None:
-    """Keep tips, and warnings that a user can do nothing about, off the terminal."""
+    """Suppress Lightning's tips, and warnings that users cannot act on."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     for message in UNHELPFUL:

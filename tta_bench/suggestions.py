@@ -1,4 +1,4 @@
-"""The end of a message about a word that is not known: the nearest right one, and all that there are."""
+"""Suggestions for messages about unknown names: the nearest known name, and all choices."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from difflib import get_close_matches
 def did_you_mean(
     word: str, known: Iterable[str], *, more: Iterable[str] = (), listed: str = "choose from", prefix: str = ""
 ) -> str:
-    """What follows on "there is no ... 'word'": a separator, the nearest known word if one is near, and the list.
+    """Continue "there is no ... 'word'" with a separator, the nearest known word if one is near, and the choices.
 
     Args:
-        word: What was given.
-        known: What could have been given; all of it is listed.
-        more: What could have been given too, and is too much to list.
-        listed: What introduces the list.
-        prefix: What stands before the nearest word, such as the section of a key.
+        word: The unknown word.
+        known: Known words, which are all listed.
+        more: Further known words, which are too many to list.
+        listed: Introduction of the list.
+        prefix: Prefix of the nearest word, such as the section of a key.
 
     Example:
         >>> did_you_mean("tenr", ["source", "tent"])

@@ -1,4 +1,4 @@
-"""The words that all layers share: batches of a stream, outputs of a method, declared properties of methods."""
+"""Types shared by all layers: batches of a stream, outputs of a method, declared properties of methods."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from torch import Tensor
 
 
 class PredictionTiming(StrEnum):
-    """Which of a batch's own updates its prediction has already seen."""
+    """Updates on a batch that precede its prediction."""
 
-    BEFORE_UPDATE = "before_update"  # none of them
+    BEFORE_UPDATE = "before_update"  # none
     LAST_FORWARD = "last_forward"  # all but the last: the prediction is the forward pass of the last update
-    AFTER_UPDATE = "after_update"  # all of them; costs one more forward pass
+    AFTER_UPDATE = "after_update"  # all, at the cost of one more forward pass
 
 
 class OutputKind(StrEnum):
-    """What a method's scores are; the argmax reads the same, a calibration error does not."""
+    """Kind of a method's scores; it does not matter for the argmax, but for the calibration error."""
 
     LOGITS = "logits"
     PROBABILITIES = "probabilities"
 
 
 class SourceNeed(StrEnum):
-    """What a method sees of the source domain before the stream starts."""
+    """Data of the source domain that a method uses before the stream starts."""
 
     NOTHING = "nothing"
     UNLABELED = "unlabeled images"
@@ -32,15 +32,15 @@ class SourceNeed(StrEnum):
 
 
 class StreamBatch(NamedTuple):
-    """One batch as it arrives."""
+    """One batch of a stream."""
 
-    images: Tensor  # (B, C, H, W) uint8, in the size that the data set has
-    labels: Tensor  # (B,) int64, or (B, H, W) uint8 with 255 where a pixel does not count; never for methods
-    domain_ids: Tensor  # (B,) int64, position in Schedule.domains; for callbacks, never for methods
+    images: Tensor  # (B, C, H, W) uint8, in the size of the data set
+    labels: Tensor  # (B,) int64, or (B, H, W) uint8 with 255 for ignored pixels; never for methods
+    domain_ids: Tensor  # (B,) int64, index into Schedule.domains; for callbacks, never for methods
     step: int  # position in the stream
 
 
 class StepOutput(NamedTuple):
-    """What `test_step` hands to the callbacks."""
+    """Output of ``test_step`` for the callbacks."""
 
-    scores: Tensor  # (B, K), or (B, K, H, W) for every pixel; detached
+    scores: Tensor  # (B, K), or (B, K, H, W) for segmentation; detached

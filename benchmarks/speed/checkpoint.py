@@ -1,11 +1,11 @@
-"""What writing states costs: size and time of one state, and the share of a run's time at the default interval.
+"""Cost of saving states: size and time of one state, and the fraction of a run's time at the default interval.
 
     python benchmarks/speed/checkpoint.py
     python benchmarks/speed/checkpoint.py --model vit_base_patch16_224 --size 224 --batch-size 1 --images 0
 
-Random weights and images: only the time is of interest. ``all_parameters`` is Tent with every weight trainable, the
-largest state that a method of one model has. Also watches a real trainer with a short interval, so that the rule that
-stretches it is measured and not computed.
+Weights and images are random, since only the time matters. ``all_parameters`` is Tent with all weights trainable, the
+largest state of a method with one model. A run with a real trainer and a short interval also measures the rule that
+extends the interval.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tta_bench.data.datamodule import StreamDataModule, schedule_for
 from tta_bench.datasets.classification.shapes_c import shapes_c
 from tta_bench.methods import METHODS, Tent
 from tta_bench.models.backbones.vit import ViTBackbone
-from tta_bench.models.zoo import shapes_vit  # noqa: F401  (makes the name known to timm)
+from tta_bench.models.zoo import shapes_vit  # noqa: F401  (registers the name with timm)
 
 
 class AllParameters(Tent):
-    """Every weight is trainable, so every weight is in the state."""
+    """Tent with all weights trainable, which are then all part of the state."""
 
     def configure_adaptation(self) -> None:
         """Train everything."""
@@ -39,14 +39,14 @@ class AllParameters(Tent):
 
 
 class Timed(StateFiles):
-    """Remembers how long each writing took."""
+    """Records how long each write took."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.seconds: list[float] = []
 
     def write(self, state: dict) -> None:
-        """Write and remember."""
+        """Write a state and record the time."""
         started = time.perf_counter()
         super().write(state)
         self.seconds.append(time.perf_counter() - started)
@@ -99,10 +99,10 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=64)
     parser.add_argument("--methods", nargs="+", default=["tent", "dpcore", "all_parameters"])
     parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--images", type=int, default=64, help="images per domain in the real run; 0 leaves it out")
+    parser.add_argument("--images", type=int, default=64, help="images per domain in the real run; 0 skips it")
     parser.add_argument("--interval", type=float, default=0.5, help="seconds between two states in the real run")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--folder", type=Path, help="where states are written; a temporary folder if not given")
+    parser.add_argument("--folder", type=Path, help="folder of the states; by default a temporary folder")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     for name in args.methods:

@@ -3,9 +3,9 @@
     python benchmarks/speed/corrupt.py
     python benchmarks/speed/corrupt.py --family cifar --images 200 --processes 8
 
-The pictures are smooth random ones of the family's size. With the package ``imagecorruptions`` (or
-``imagecorruptions-imaug``) installed, which has the published ImageNet functions, its speed stands beside ours; the
-published script itself corrupts one image at a time in each loader process and needs ImageMagick besides.
+The images are smooth and random, in the size of the family. If the package ``imagecorruptions`` (or
+``imagecorruptions-imaug``) is installed, which has the published ImageNet functions, its speed is shown beside ours;
+the published script itself corrupts one image at a time in each worker process and also needs ImageMagick.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def pictures(count: int, side: int) -> np.ndarray:
 
 
 def per_second(function: Callable[[np.ndarray], object], images: np.ndarray) -> float:
-    function(images[0])  # tables and compiled loops are made once
+    function(images[0])  # warm-up: builds tables and compiles loops
     started = time.perf_counter()
     for image in images:
         function(image)
@@ -53,7 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--family", choices=SIDES, default="imagenet")
     parser.add_argument("--images", type=int, default=20)
-    parser.add_argument("--processes", type=int, help="of the command; by default one per processor")
+    parser.add_argument("--processes", type=int, help="processes of the command; by default one per processor")
     args = parser.parse_args()
     use_one_thread()
     images, rng = pictures(args.images, SIDES[args.family]), np.random.default_rng(0)

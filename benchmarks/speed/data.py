@@ -1,11 +1,11 @@
-"""Images per second from JPEG files, from CIFAR-C's arrays and from packed memory maps, as a stream shows them.
+"""Images per second from JPEG files, CIFAR-C's arrays and packed memory maps, in the order of a stream.
 
     python benchmarks/speed/data.py
     python benchmarks/speed/data.py --root images/ --workers 0 4 8
 
 Without ``--root``, JPEG files of the embedded shapes at 256 pixels are written first. Every line is the stream of one
-data set in random order, up to the bytes that go to the device; ``packed`` is the JPEG files after ``tta-bench data
-pack``. All files have just been written or read, so that the disk's own speed is not part of the numbers.
+data set in random order, up to the tensors that go to the device; ``packed`` is the JPEG files after ``tta-bench data
+pack``. All files have just been written or read, so that the speed of the disk is not included.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def write_cifar(root: Path) -> Path:
 def measure(name: str, domains: DomainDataset, workers: int, batch_size: int) -> None:
     module = StreamDataModule(domains, schedule_for(domains, "csc", batch_size=batch_size), num_workers=workers)
     batches = iter(module.test_dataloader())
-    next(batches)  # the loader's start is not part of its speed
+    next(batches)  # excludes the start of the loader
     started = time.perf_counter()
     images = sum(len(batch.images) for batch in batches)
     print(
@@ -60,7 +60,7 @@ def measure(name: str, domains: DomainDataset, workers: int, batch_size: int) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, help="domain folders of class folders, instead of the embedded shapes")
-    parser.add_argument("--images", type=int, default=2000, help="how many shapes")
+    parser.add_argument("--images", type=int, default=2000, help="number of shapes")
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 2])
     parser.add_argument("--batch-size", type=int, default=64)
     args = parser.parse_args()

@@ -1,9 +1,9 @@
-"""Speed-up of one stream on several devices, and the share of time spent in communication.
+"""Speed-up of one stream on several devices, and the fraction of time spent on communication.
 
     python benchmarks/speed/devices.py --devices 1 2 --accelerator cpu
     python benchmarks/speed/devices.py --devices 1 2 4 8 --accelerator gpu --model vit_base_patch16_224 --size 224
 
-Random weights and images: only the time is of interest. Prints one line per method and number of devices.
+Weights and images are random, since only the time matters. Prints one line per method and number of devices.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def measure(rank: int, ranks: int, port: int, args: argparse.Namespace) -> None:
     for name in args.methods:
         torch.manual_seed(0)
         vit = timm.create_model(args.model, img_size=args.size, num_classes=100)
-        settings = {"rho": 2.0, "steps_new": 1} if name == "dpcore" else {}  # rho 2: every batch is known
+        settings = {"rho": 2.0, "steps_new": 1} if name == "dpcore" else {}  # rho 2: every batch counts as known
         method = METHODS[name](ViTBackbone(vit, (0.5,) * 3, (0.5,) * 3), **settings).to(device)
         method.configure_model()
         images = torch.rand(args.batch_size, 3, args.size, args.size, device=device)
@@ -57,7 +57,7 @@ def measure(rank: int, ranks: int, port: int, args: argparse.Namespace) -> None:
 
 
 class Communication:
-    """Adds up the time spent inside the two collectives that the split uses."""
+    """Measures the total time in the two collectives used to split batches."""
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.seconds = device, 0.0
@@ -69,7 +69,7 @@ class Communication:
             setattr(dist, name, self._timed(original))
 
     def stop(self) -> float:
-        """Unwrap them; seconds so far."""
+        """Unwrap them and return the total seconds."""
         for name, original in self.originals.items():
             setattr(dist, name, original)
         return self.seconds
@@ -85,14 +85,14 @@ class Communication:
 
 
 def now(device: torch.device) -> float:
-    """Seconds, after the device has finished what it was given."""
+    """Synchronise the device and return the time in seconds."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
 
 
 def main() -> None:
-    """Read the arguments and measure each number of devices in processes of its own."""
+    """Parse the arguments and measure each number of devices in separate processes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--devices", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--accelerator", choices=("cpu", "gpu"), default="cpu")

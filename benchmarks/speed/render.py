@@ -1,4 +1,4 @@
-"""Images per second that the embedded data sets are drawn at, on one processor.
+"""Speed of rendering the embedded data sets, in images per second on one processor.
 
 python benchmarks/speed/render.py
 python benchmarks/speed/render.py --images 1000

@@ -3,7 +3,7 @@
     python benchmarks/speed/streams.py
     python benchmarks/speed/streams.py --kinds csc cdc_2d --per-domain 5000 --repeats 10
 
-Only the order is made; no image is read. Prints the median and the slowest of the repeats.
+Only the order is generated; no images are read. Prints the median and the slowest of the repeats.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every registered method keeps the contract; and the checks catch methods that don't."""
+"""Every registered method fulfils the contract, and the checks catch methods that do not."""
 
 from __future__ import annotations
 
@@ -115,8 +115,8 @@ class TrainingMode(Honest):
 
 
 BROKEN = [
-    (SurvivesReset, checks.check_reset_is_bit_exact, "other scores"),
-    (SurvivesReset, checks.check_same_result_whatever_ran_before, "survived"),
+    (SurvivesReset, checks.check_reset_is_bit_exact, "different scores"),
+    (SurvivesReset, checks.check_same_result_whatever_ran_before, "state was not reset"),
     (GlobalRandomness, checks.check_same_result_whatever_ran_before, "not seeded"),
     (PeeksAtLabels, checks.check_labels_never_reach_the_method, "labels or domains reach"),
     (KeepsAGraph, checks.check_no_graph_is_kept, "average keeps an autograd graph"),
@@ -126,8 +126,8 @@ BROKEN = [
     (HiddenSecondPass, checks.check_passes_are_as_declared, "declares"),
     (UnmeteredPass, checks.check_passes_are_as_declared, "the meter counts"),
     (UndeclaredState, checks.check_state_survives_save_and_load, "not declared"),
-    (UndeclaredState, checks.check_resume_equals_uninterrupted, "resumed at batch 2 it gave other scores"),
-    (GradientsForAll, checks.check_only_what_is_stepped_requires_gradients, "no optimizer holds it"),
+    (UndeclaredState, checks.check_resume_equals_uninterrupted, "resumed at batch 2 it gave different scores"),
+    (GradientsForAll, checks.check_only_what_is_stepped_requires_gradients, "is in no optimizer"),
     (TrainingMode, checks.check_modules_stay_in_eval_mode, "training mode"),
 ]
 
@@ -140,7 +140,7 @@ def test_a_broken_promise_is_caught(cls, check, message):
 
 def test_the_honest_method_passes_all_checks():
     account = testing.check_method(Honest)
-    assert account.startswith("Honest keeps the contract: 12 checks on a toy ViTBackbone, predicting last forward")
+    assert account.startswith("Honest fulfils the contract: 12 checks on a toy ViTBackbone, predicting last forward")
     assert len(account.splitlines()) == 1 + len(testing.CHECKS)
 
 

@@ -1,4 +1,4 @@
-"""What every registered method survives: other networks, other numbers of classes, long streams."""
+"""Every registered method works with other networks, other numbers of classes and long streams."""
 
 from __future__ import annotations
 

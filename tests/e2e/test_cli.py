@@ -1,4 +1,4 @@
-"""The command line from words to run folders: what is promised about the files, and what a mistake looks like."""
+"""The command line from overrides to run folders: the files, and messages for mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task of a cluster job that runs on one device is a run of its own, whatever rank the cluster gives it."""
+"""A cluster task that runs on one device is an independent run, whatever its rank."""
 
 from __future__ import annotations
 

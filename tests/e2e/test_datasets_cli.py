@@ -1,4 +1,4 @@
-"""Data sets of files from the command line: what a run makes of them and says about them."""
+"""Data sets of files on the command line: results, and what they say about the data."""
 
 from __future__ import annotations
 

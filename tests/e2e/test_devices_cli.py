@@ -1,4 +1,4 @@
-"""The command line on two devices: same rows as on one, one set of files, and a rank that dies ends the run."""
+"""The command line on two devices: the same rows as on one, one set of files, and the end of the run if a rank dies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor finds what would go wrong, and nothing where nothing would."""
+"""The doctor finds everything that would go wrong, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tta-bench report`` in all its formats, and its page used in a browser as a person uses it."""
+"""``tta-bench report`` in all formats, and its page in a browser."""
 
 from __future__ import annotations
 

@@ -95,11 +95,11 @@ def test_the_list_has_every_table_with_its_cost():
         (["reproduce", "component"], "did you mean 'components'?"),
         (["reproduce", "components"], "dataset.root has no value"),
         (["reproduce", "components", "setting=cdc"], "components sets setting itself"),
-        (["reproduce", "acdc_cdc"], "or take data at hand, as in acdc_cdc dataset=streets_c"),
-        (["reproduce", "acdc_cdc", "dataset=shapes_c"], "about classes of pixels"),
+        (["reproduce", "acdc_cdc"], "or use embedded data, as in acdc_cdc dataset=streets_c"),
+        (["reproduce", "acdc_cdc", "dataset=shapes_c"], "needs classes of pixels"),
         (["tune", "method=tent", "dataset=streets_c"], "streets_c has no validation corruptions"),
         (["tune"], "method=tent"),
-        (["tune", "method=tent", "dataset.domains=[fog]"], "validation corruptions only"),
+        (["tune", "method=tent", "dataset.domains=[fog]"], "only on the validation corruptions"),
     ],
 )
 def test_a_usage_error_is_one_line_and_writes_nothing(tmp_path, words, part):

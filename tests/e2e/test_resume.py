@@ -1,4 +1,4 @@
-"""A run that is killed, interrupted or short of disk ends with the numbers of a run that was not."""
+"""A run that is killed, interrupted or out of disk space ends with the numbers of an uninterrupted run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tta-bench verify`` and ``run --from`` on a real run, and on the same run with edits."""
+"""``tta-bench verify`` and ``run --from`` on a real run, and on the same run after edits."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_other_weights_and_other_code_are_told(folder, key):
     assert key in line
     again = invoke("run", "--from", folder, f"output={folder}/again")
     assert again.exit_code == 2
-    assert f"cannot be repeated here, because {key} changed since" in again.output
+    assert f"cannot be repeated here, because {key} has changed since" in again.output
 
 
 def test_a_run_is_repeated_from_its_files_alone(folder):
@@ -78,4 +78,4 @@ def test_code_from_outside_the_package_is_never_run(folder):
     path.write_text(path.read_text().replace("_target_: tta_bench.methods", "_target_: subprocess", 1))
     done = invoke("run", "--from", folder)
     assert done.exit_code == 2
-    assert "which is not of this package" in done.output
+    assert "which is not part of this package" in done.output

@@ -1,4 +1,4 @@
-"""What Weights & Biases would receive, read back from the files of an offline bench of two methods."""
+"""What Weights & Biases would receive, read from the files of an offline bench of two methods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run folders to Weights & Biases and back; the service is played by offline files and by a stand-in for its API."""
+"""Transfer of run folders to Weights & Biases and back, with offline files and a stand-in for the API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wheel holds everything that the program needs, and runs from an empty folder without the checkout."""
+"""The wheel contains everything that the program needs, and runs from an empty folder without the checkout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The corruptions reproduce outputs of the published code, given its stream of random numbers."""
+"""The corruptions reproduce outputs of the published code, given its random numbers."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Just enough of the W3C WebDriver protocol to use a page in headless Chromium as a person does."""
+"""Minimal client of the W3C WebDriver protocol, to use a page in headless Chromium like a person."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FLAGS = (
 
 
 def missing() -> str:
-    """Why there is no browser here; empty if there is one."""
+    """Say why there is no browser here; empty if there is one."""
     browser = next(filter(shutil.which, ("chromium", "google-chrome", "chromium-browser")), None)
     lacking = [
         name for name, found in (("chromium", browser), ("chromedriver", shutil.which("chromedriver"))) if not found
@@ -79,7 +79,7 @@ class Browser:
         self._send("POST", "/url", {"url": page.resolve().as_uri()})
 
     def run(self, script: str, *values: Any) -> Any:
-        """Value that a script returns."""
+        """Run a script and return its value."""
         return self._send("POST", "/execute/sync", {"script": script, "args": list(values)})
 
     def click(self, selector: str) -> None:
@@ -87,13 +87,13 @@ class Browser:
         self._send("POST", f"/element/{self._find(selector)}/click")
 
     def type(self, selector: str, text: str) -> None:
-        """Replace what a field holds."""
+        """Replace the content of a field."""
         element = self._find(selector)
         self._send("POST", f"/element/{element}/clear")
         self._send("POST", f"/element/{element}/value", {"text": text})
 
     def press(self, *keys: str) -> None:
-        """Press keys, wherever the focus is."""
+        """Press keys in the focused element."""
         codes = [KEYS.get(key, key) for key in keys]
         actions = [{"type": kind, "value": code} for code in codes for kind in ("keyDown", "keyUp")]
         self._send("POST", "/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": actions}]})
@@ -102,7 +102,7 @@ class Browser:
         return self._send("POST", "/element", {"using": "css selector", "value": selector})[ELEMENT]
 
     def resize(self, width: int, height: int) -> None:
-        """Make the view exactly this large, as that of a phone is."""
+        """Set the exact size of the viewport, for example that of a phone."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.devtools("Emulation.setDeviceMetricsOverride", size)
 
@@ -116,11 +116,11 @@ class Browser:
         return self._send("POST", "/goog/cdp/execute", {"cmd": command, "params": values})
 
     def messages(self) -> list[str]:
-        """What was written to the console since the last call, errors of loading included."""
+        """Console messages since the last call, including loading errors."""
         time.sleep(0.2)  # they arrive from another process
         return [entry["message"] for entry in self._send("POST", "/se/log", {"type": "browser"})]
 
     def screenshot(self, path: Path, *, whole: bool = False) -> None:
-        """Save what is seen, or the whole page."""
+        """Save the visible part, or the whole page."""
         picture = self.devtools("Page.captureScreenshot", {"captureBeyondViewport": whole})
         path.write_bytes(base64.b64decode(picture["data"]))

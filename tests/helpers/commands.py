@@ -1,4 +1,4 @@
-"""The program, run in the tests' own process."""
+"""Runs the program in the process of the tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run a method over the golden stream and compare what it did with the trace of the reference code."""
+"""Runs a method over the golden stream and compares it with the trace of the reference code."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tta_bench.methods import TTAMethod
 
 
 class Row(NamedTuple):
-    """What a method did with one batch."""
+    """Outputs of a method for one batch."""
 
     scores: np.ndarray
-    loss: float  # given to ``update``; nan if it made no step
+    loss: float  # passed to ``update``; nan without a step
     forward_images: int
     backward_images: int
     diagnostics: dict[str, float]
@@ -68,7 +68,7 @@ def assert_final_parameters(method: TTAMethod, trace: dict[str, np.ndarray]) -> 
 
 
 def positions(images: Tensor, stream: Tensor) -> list[int]:
-    """Where in a stream of distinct images each image stands."""
+    """Position of each image in a stream of distinct images."""
     same = (images.flatten(1)[:, None] == stream.flatten(1)).all(dim=2)  # (M, N)
     assert same.sum(dim=1).tolist() == [1] * len(images)
     return same.long().argmax(dim=1).tolist()

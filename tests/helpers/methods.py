@@ -1,4 +1,4 @@
-"""Settings and networks that let every method be tried quickly, and an honest method to build dishonest ones from."""
+"""Settings and networks for fast tests of every method, and an honest method from which broken ones are derived."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tta_bench.functional import adapt_norm_layers, softmax_entropy
 from tta_bench.methods import TTAMethod
 from tta_bench.types import PredictionTiming
 
-# Settings that make a method quick enough to be checked, and every branch of it reached.
+# Settings with which a method is fast enough to be checked and reaches all its branches.
 FAST = {
     "bdg": {"lr": 0.01, "threshold_momentum": 0.5, "alignment": 0.1},
     "cmae": {"lr": 0.001, "restore_probability": 0.1},
@@ -37,18 +37,18 @@ FAST = {
 
 
 def uneven_backbone():
-    """A final norm as training leaves it: with equal weights, the mean of a token over its channels is always 0."""
+    """Backbone with uneven norm weights, as after training: with equal ones, every token has mean 0 over channels."""
     backbone = testing.toy_backbone()
     torch.nn.init.normal_(backbone.vit.norm.weight, 1.0, 0.3, generator=torch.Generator().manual_seed(0))
     return backbone
 
 
-# Networks of methods that refuse a vision transformer, or look at such means.
+# Networks for methods that do not support vision transformers, or that use such means.
 BACKBONES = {"bn_adapt": testing.toy_cnn, "cmae": uneven_backbone}
 
 
 class Honest(TTAMethod):
-    """Tent in few lines, as a base for methods that break one promise each."""
+    """A short Tent, as a base for methods that violate one part of the contract each."""
 
     prediction_timing = PredictionTiming.LAST_FORWARD
 

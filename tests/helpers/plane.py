@@ -14,7 +14,7 @@ WIDTH = 4
 
 
 class Plane(Backbone):
-    """A backbone whose features are its inputs, moved by the mean of the prompt."""
+    """A backbone whose features are its inputs, shifted by the mean of the prompt."""
 
     feature_dim = prompt_dim = num_classes = WIDTH
 

@@ -1,4 +1,4 @@
-"""Run folders with known numbers, written as a run writes them: all that is in them agrees."""
+"""Consistent run folders with known numbers, as written by a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOSTILE = "<script>alert(1)</script> & \"q\" 'a' | _x_ $y$ 100% {z} \\input{/etc
 
 
 def result(method: str = "tent", seed: int = 0, errors: tuple[float, ...] = (40.0, 20.0), **changes: Any) -> dict:
-    """Content of a result file; changes are given by dotted key, ``__`` for the dot."""
+    """Content of a result file; changes are keywords by dotted key, with ``__`` for dots."""
     domains = DOMAINS[: len(errors)]
     made = {
         "schema": 1, "status": "done", "method": method, "setting": "cdc", "dataset": "shapes_c", "model": "shapes_vit",
@@ -57,12 +57,12 @@ def write_run(
     """Write a run folder.
 
     Args:
-        folder: Where.
-        content: ``result.json``; the counts of a finished run are made from the batches.
-        batches: Per batch and domain, samples and how many were wrong.
+        folder: The run folder.
+        content: ``result.json``; the counts of a finished run are computed from the batches.
+        batches: Per batch and domain, the number of samples and of wrong predictions.
         top_class_share: Per batch; 0.5 by default.
-        planned: The batches of the whole stream, where the run ended earlier.
-        diagnostics: By name, a value per batch.
+        planned: The batches of the whole stream, if the run ended earlier.
+        diagnostics: By name, one value per batch.
     """
     folder.mkdir(parents=True)
     tally, rows, writer = Tally(), [], RowWriter(folder / "batches.csv")
@@ -88,7 +88,7 @@ def write_run(
 
 
 def stream_of(batches: list[dict[str, tuple[int, int]]], seed: int = 0) -> Schedule:
-    """A stream of these batches, in which no sample comes twice; another one with each seed."""
+    """Stream of these batches without repeated samples, different for each seed."""
     names = [name for by_domain in batches for name, (n, _) in by_domain.items() for _ in range(n)]
     domains = tuple(dict.fromkeys(names))
     sizes = [sum(n for n, _ in by_domain.values()) for by_domain in batches]
@@ -98,7 +98,7 @@ def stream_of(batches: list[dict[str, tuple[int, int]]], seed: int = 0) -> Sched
 
 
 def write_many(home: Path, entries: int, seeds: int, steps: int = 60) -> None:
-    """Many runs: ``source``, and entries of one method that differ in a hyper-parameter; errors fall along them."""
+    """Write many runs: ``source``, and entries of one method with increasing hyper-parameter and decreasing error."""
     for seed in range(seeds):
         rng = random.Random(seed)
         domains = [rng.choice(DOMAINS) for _ in range(steps // 6) for _ in range(6)]

@@ -1,4 +1,4 @@
-"""Run folders of a method that scores pixels."""
+"""Run folders of segmentation runs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def write_segmented(folder: Path, method: str = "tent", rounds: int = 1, right: 
     """Write a run of one image per batch, each domain once in each round.
 
     Args:
-        folder: Where.
+        folder: The run folder.
         method: Name of the method.
         rounds: Rounds of the stream.
-        right: Pixels of the first class that are right in the first batch, of 10; later batches have one fewer each.
+        right: Correct pixels of the first class in the first batch, of 10; one fewer in each later batch.
     """
     folder.mkdir(parents=True)
     tally, rows, writer = Tally(IouTally(CLASSES, len(DOMAINS))), [], RowWriter(folder / "batches.csv")

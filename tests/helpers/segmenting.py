@@ -1,4 +1,4 @@
-"""A tiny network that scores pixels, and tiny domains with label maps: to test what runs on pixels without mmseg."""
+"""A tiny segmentation network and tiny domains with label maps, for tests without mmsegmentation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CLASSES = ("road", "sky", "car")
 
 
 class Pixels(Backbone):
-    """Scores (B, 3, H, W) that are the pixels' colours through a fixed mixture."""
+    """Scores (B, 3, H, W) that are a fixed mixture of the pixels' colours."""
 
     segments = True
     num_classes = feature_dim = len(CLASSES)
@@ -35,7 +35,7 @@ class Pixels(Backbone):
 
 
 class PixelImages:
-    """Images (4, 6) whose colours tell classes most of the time; label maps have twice that size, and gaps."""
+    """Images (4, 6) whose colours mostly indicate the class; label maps have twice that size, and ignored pixels."""
 
     def __init__(self, num_images, seed, uneven=False):
         self.labels, self.seed, self.uneven = np.zeros(num_images, dtype=np.int64), seed, uneven

@@ -1,4 +1,4 @@
-"""Tables of the terminal as text."""
+"""Terminal tables as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads what W&B wrote down for a server: the records of a .wandb file."""
+"""Reads the records of a .wandb file, which W&B writes for the server."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 pb = pytest.importorskip("wandb.proto.wandb_internal_pb2")
-BLOCK = 32768  # of LevelDB's log format, which a .wandb file has behind a header of 7 bytes
+BLOCK = 32768  # block size of LevelDB's log format, which a .wandb file has after a header of 7 bytes
 FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 
 
 def read_records(path: Path) -> Iterator[object]:
-    """The records of a .wandb file."""
+    """Read the records of a .wandb file."""
     content = path.read_bytes()
     assert content[:4] == b":W&B"
     position, parts = 7, []
@@ -39,7 +39,7 @@ def read_records(path: Path) -> Iterator[object]:
 
 
 def whole_records(path: Path) -> list:
-    """The records of a run that has ended; the last of them are written a moment after it has."""
+    """Read the records of a finished run, waiting for the last ones, which are written a moment after its end."""
     for _ in range(100):
         records = list(read_records(path))
         if any(record.WhichOneof("record_type") == "exit" for record in records):
@@ -57,8 +57,8 @@ class OfflineRun:
     """An offline run of W&B in a folder.
 
     Args:
-        folder: The folder that its files were to lie in.
-        run_id: Which one; it may be left out where there is only one.
+        folder: The folder of its files.
+        run_id: Id of the run; may be omitted if there is only one.
     """
 
     def __init__(self, folder: Path, run_id: str = "*") -> None:
@@ -73,12 +73,12 @@ class OfflineRun:
         self.summary = {k: v for record in self.of_kind("summary") for k, v in items(record.update).items()}
 
     def of_kind(self, kind: str) -> list:
-        """The records of a kind."""
+        """Records of one kind."""
         return [getattr(r, kind) for r in self.records if r.WhichOneof("record_type") == kind]
 
     @property
     def to_upload(self) -> set[str]:
-        """The files that are to be uploaded, below ``files``."""
+        """Files to be uploaded, relative to ``files``."""
         return {file.path for record in self.of_kind("files") for file in record.files}
 
     def table(self, key: str) -> dict:

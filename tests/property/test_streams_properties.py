@@ -1,4 +1,4 @@
-"""What holds for every setting and every input."""
+"""Properties that hold for every setting and every input."""
 
 import random
 from itertools import pairwise

@@ -154,7 +154,7 @@ class TestRunningFromPython:
 
     def test_a_run_that_fails_raises_and_a_bench_tells(self, tmp_path):
         settings = {"trainer": "cpu", "logger": "off", "setting": "csc", "output": tmp_path, "quiet": True, **SMALL}
-        with pytest.raises(RuntimeError, match=r"^dpcore seed 0 failed: .*lower num_source; what it has written "):
+        with pytest.raises(RuntimeError, match=r"^dpcore seed 0 failed: .*lower num_source; its files "):
             tta.run(method="dpcore", **settings, **{"dataset.num_source_images": 4})
         source, failed = tta.bench(methods=["source", "dpcore"], **settings, **{"dataset.num_source_images": 4})
         assert (source.done, failed.done, failed.mean_error, failed.domain_error) == (True, False, None, {})
@@ -204,7 +204,7 @@ class TestCreatingAMethod:
     def test_refuses_what_was_never_tuned(self):
         with pytest.raises(ConfigError, match=r"^nothing was tuned for tent on shapes_c; there are values for: dept"):
             tta.create_method("tent", testing.toy_backbone(), tuned="shapes_c")
-        with pytest.raises(ConfigError, match=r"data sets with values are: acdc, cifar100_c"):
+        with pytest.raises(ConfigError, match=r"there are values on: acdc, cifar100_c"):
             tta.tuned_values("shapes", "tent")
 
     @pytest.mark.parametrize(("name", "settings", "told"), [
@@ -237,7 +237,7 @@ class TestRecords:
 
     def test_without_pandas_one_sentence_says_what_to_do(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "pandas", None)
-        with pytest.raises(ImportError, match=r"^to_pandas\(\) needs the package pandas: pip install pandas$"):
+        with pytest.raises(ImportError, match=r"^to_pandas\(\) requires the package pandas: pip install pandas$"):
             tta.Runs().to_pandas()
 
     def test_with_pandas_a_row_per_run_and_a_column_per_key(self):

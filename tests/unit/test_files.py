@@ -22,7 +22,7 @@ def test_what_fits_may_be_written(disk):
 
 
 def test_what_does_not_fit_is_refused_with_sizes_and_a_remedy(disk):
-    told = rf"^this needs 2\.5 kB and {disk} has 1\.0 kB free: choose another --folder$"
+    told = rf"^this needs 2\.5 kB, but {disk} has only 1\.0 kB free: choose another --folder$"
     with pytest.raises(WriteError, match=told):
         check_space(disk, 2500, "choose another --folder")
 

@@ -1,4 +1,4 @@
-"""From the words of a command line to a run's configuration."""
+"""Configurations of runs from command-line overrides."""
 
 FOLDER_VARIABLE = "TTA_BENCH_CONFIG_DIR"
-"""The environment variable that names the user's own folder of configurations."""
+"""The environment variable that names the user's folder of configurations."""

@@ -1,4 +1,4 @@
-"""Compose a run's configuration from the words of a command line, and say clearly what is wrong with them."""
+"""Composes the configuration of a run from command-line overrides, with clear messages for wrong ones."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Composed:
-    """A run's configuration, the names that were chosen in each group, and the words that say so.
+    """A run's configuration, the chosen option of each group, and the user's overrides.
 
     Attributes:
         config: The configuration.
-        choices: By group, the option.
-        words: The user's words.
-        tuned: The file of tuned values that is used, below its folder of configurations; None if there is none.
+        choices: The option of each group.
+        words: The user's overrides.
+        tuned: The file of tuned values in use, relative to its configuration folder; None if there is none.
     """
 
     config: DictConfig
@@ -62,16 +62,16 @@ class Composed:
 
 
 def compose_run(words: Words) -> Composed:
-    """Compose ``configs/run.yaml`` with words such as ``method=tent`` and ``method.lr=0.01``.
+    """Compose ``configs/run.yaml`` with overrides such as ``method=tent`` and ``method.lr=0.01``.
 
     Raises:
-        ConfigError: If a word names a key or an option that does not exist, or has the wrong type.
+        ConfigError: If an override has an unknown key or option, or a value of the wrong type.
     """
     return compose_runs([words])[0]
 
 
 def compose_runs(runs: Iterable[Words]) -> list[Composed]:
-    """Compose several runs; what they choose in common is put together once.
+    """Compose several runs; equal choices of options are composed only once.
 
     Raises:
         ConfigError: As :func:`compose_run`.
@@ -89,7 +89,7 @@ def compose_runs(runs: Iterable[Words]) -> list[Composed]:
 
 
 def compose_stream(words: Words) -> Composed:
-    """Compose ``configs/stream.yaml``, the part of a run that a stream depends on. Does not import torch.
+    """Compose ``configs/stream.yaml``, the part of a run that determines its stream, without importing torch.
 
     Raises:
         ConfigError: As :func:`compose_run`.
@@ -101,10 +101,10 @@ def compose_stream(words: Words) -> Composed:
 
 
 def compose_launch(words: Words) -> tuple[Launch, tuple[Override, ...]]:
-    """Compose ``configs/launch.yaml`` with those of the words that are about it.
+    """Compose ``configs/launch.yaml`` with the overrides that belong to it.
 
     Returns:
-        How the runs are started, and the words of the runs.
+        How the runs are started, and the overrides of the runs.
 
     Raises:
         ConfigError: As :func:`compose_run`.
@@ -120,18 +120,18 @@ def compose_launch(words: Words) -> tuple[Launch, tuple[Override, ...]]:
 
 
 def _usual(overrides: Sequence[Override]) -> list[Override]:
-    """What a data set stands for, as far as the words do not say otherwise."""
+    """Default overrides of a data set, unless the user overrides them."""
     given = {word.key for word in overrides}
     usual = read_words(USUAL.get(str(value_of(overrides, "dataset")), ()))
     return [word for word in usual if word.key not in given]
 
 
 def options(group: str, folder: Path | None = None) -> list[str]:
-    """The names that ``<group>=`` takes.
+    """Names that ``<group>=`` takes.
 
     Args:
         group: The group.
-        folder: The user's folder of configurations; None takes that of the environment.
+        folder: The user's configuration folder; None uses that of the environment.
     """
     stored = {str(name).removesuffix(".yaml") for name in ConfigStore.instance().repo.get(group, {})}
     folders = [config_folder(), folder or user_folder(())]
@@ -166,7 +166,7 @@ def _compose(
 
 
 def _put_together(name: str, chosen: Sequence[Override], folder: Path | None) -> Composed:
-    """What Hydra is for: the files and classes that the choices stand for, in one tree."""
+    """Let Hydra compose the files and classes of the chosen options."""
     GlobalHydra.instance().clear()
     try:
         with search_first(folder), initialize_config_dir(str(config_folder()), version_base="1.3"):
@@ -186,10 +186,10 @@ def _check_options(word: Override, folder: Path | None) -> None:
 
 
 def _tuned_file(choices: dict[str, str], folder: Path | None) -> str | None:
-    """The file of tuned values that was read.
+    """Return the file of tuned values that was read.
 
     Raises:
-        ConfigError: If it holds anything but values of its method.
+        ConfigError: If it contains anything but values of its method.
     """
     name = f"tuned/{choices.get('tuned', 'off')}.yaml"
     for home in (folder, config_folder()):
@@ -197,7 +197,7 @@ def _tuned_file(choices: dict[str, str], folder: Path | None) -> str | None:
             others = sorted(set(map(str, OmegaConf.load(home / name))) - {"method"})
             if others:
                 raise ConfigError(
-                    f"{home / name} sets {others[0]}: a file of tuned values holds keys of its method only, "
+                    f"{home / name} sets {others[0]}: a file of tuned values may contain only keys of its method, "
                     "below method:"
                 )
             return name if home == config_folder() else str(home / name)
@@ -205,10 +205,10 @@ def _tuned_file(choices: dict[str, str], folder: Path | None) -> str | None:
 
 
 def _set(config: DictConfig, word: Override) -> None:
-    """Give an existing key another value.
+    """Change the value of an existing key.
 
     Raises:
-        ConfigError: If there is no such key.
+        ConfigError: If the key does not exist.
     """
     node: Any = config
     parts = word.key.split(".")
@@ -226,7 +226,7 @@ def _unknown_key(config: DictConfig, node: Any, parts: Sequence[str], depth: int
     if deeper := [f"{here}.{name}.{parts[-1]}" for name in known if parts[-1] in _keys(node, name)]:
         return f"there is no key {key!r}; did you mean {deeper[0]!r}?"
     if depth == 1 and parts[0] in ("logger", "callbacks"):
-        chosen = f"chosen is {parts[0]}=[{','.join(known)}]" if known else f"no {parts[0]} is chosen"
+        chosen = f"this run has {parts[0]}=[{','.join(known)}]" if known else f"this run has no {parts[0]}"
         return f"there is no key {key!r}: {chosen}; write {parts[0]}.<name>.<key>=..., as in logger.wandb.project=mine"
     hint = did_you_mean(parts[depth], known, listed=f"keys of {here or 'a run'} are", prefix=f"{here}." if here else "")
     return f"there is no key {key!r}{hint}"
@@ -238,16 +238,16 @@ def _keys(node: DictConfig, name: str) -> list[str]:
 
 
 def _reason(error: Exception) -> str:
-    """The first line of the innermost message, with the key it is about."""
+    """The first line of the innermost message, with its key."""
     while error.__cause__ is not None:
-        error = error.__cause__  # type: ignore[assignment]  # what libraries raise here are Exceptions
+        error = error.__cause__  # type: ignore[assignment]  # libraries raise only Exceptions here
     text = str(error)
     key = re.search(r"full_key: (\S+)", text)
     return f"{key.group(1)}: {text.splitlines()[0]}" if key else text.splitlines()[0]
 
 
 def build(node: DictConfig, **more: Any) -> Any:
-    """Make what a node describes; a mistake in it comes out as the error itself, not as Hydra's account of it.
+    """Instantiate a node; errors are raised as they are, without Hydra's wrapping.
 
     Args:
         node: The node, with its ``_target_``.
@@ -260,16 +260,16 @@ def build(node: DictConfig, **more: Any) -> Any:
 
 
 def plain(config: DictConfig | ListConfig) -> dict[str, Any]:
-    """The configuration as plain values, private keys (such as ``_partial_``) kept."""
+    """Convert a configuration to plain values, including private keys such as ``_partial_``."""
     return OmegaConf.to_container(config, resolve=True)
 
 
 def require(config: DictConfig) -> None:
-    """Refuse a configuration with values that only the user knows.
+    """Check that all values that only the user knows are set.
 
     Raises:
-        ConfigError: If one is missing; the message says which.
+        ConfigError: If one is missing; the message names it.
     """
     missing = sorted(OmegaConf.missing_keys(config))
     if missing:
-        raise ConfigError(f"{missing[0]} has no value: give it, for example {missing[0]}=...")
+        raise ConfigError(f"{missing[0]} has no value: set it, for example {missing[0]}=...")

@@ -1,4 +1,4 @@
-"""Configuration nodes made from the signatures of the classes, so that a default has one home."""
+"""Configuration nodes generated from the signatures of classes, so that each default is defined in one place."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ from tta_bench.datasets.segmentation.folder import segmentation_folder
 from tta_bench.datasets.segmentation.streets_c import streets_c
 from tta_bench.streams import KINDS, NOT_SETTINGS, PRESETS
 
-# Data sets with a class per pixel, and the words that they stand for where a run does not say otherwise: a source model
-# that scores pixels, and single images, as published.
+# Data sets with a class per pixel, and their default overrides: a segmentation model, and single images, as published.
 SEGMENTATION: dict[str, tuple[str, ...]] = {
     "streets_c": ("model=streets_segformer", "setting.batch_size=1"),
     "acdc": ("model=segformer_b5", "setting.batch_size=1"),
@@ -64,7 +63,7 @@ def config_folder() -> Path:
 
 @cache
 def register_light() -> None:
-    """Register settings and data sets, all that a stream needs, and launchers, without torch."""
+    """Register settings and data sets, which are all that a stream needs, and launchers, without torch."""
     store = ConfigStore.instance()
     for name, (kind, values) in {**{kind: (kind, {}) for kind in KINDS}, **PRESETS}.items():
         own = {
@@ -96,27 +95,27 @@ def register_all() -> None:
 
 
 def register_method(name: str, cls: type) -> None:
-    """Make ``method=<name>`` build ``cls`` from its keyword arguments."""
+    """Let ``method=<name>`` build ``cls`` from its keyword arguments."""
     # The backbone is passed when the method is built; the seed is the run's.
     node = builds(cls, populate_full_signature=True, zen_partial=True, zen_exclude=("backbone", "seed"))
     ConfigStore.instance().store(group="method", name=name, node=node)
 
 
 def register_classes(words: Sequence[Override]) -> list[Override]:
-    """Make options of the classes that words name by their path: ``method=mypkg.MyMethod``, ``callbacks=[mypkg.Mine]``.
+    """Register classes given by their import path as options: ``method=mypkg.MyMethod``, ``callbacks=[mypkg.Mine]``.
 
     Returns:
-        The words, with the names of the classes in the place of their paths.
+        The overrides, with class names instead of import paths.
 
     Raises:
-        ValueError: If there is no such class, or it is not what the group takes.
+        ValueError: If a class does not exist, or is not of the kind that the group takes.
     """
     named = [word.under("method") if word.key == "method._target_" else word for word in words]
     own = [word for word, before in zip(named, words, strict=True) if word is not before]
     found = []
     for word in named:
         if word.key == "method" and own and word not in own:
-            continue  # method._target_ says more
+            continue  # method._target_ takes precedence
         if word.key in BASES:
             items = word.value if isinstance(word.value, list) else [word.value]
             names = [_option(word.key, str(item)) for item in items]
@@ -128,7 +127,7 @@ def register_classes(words: Sequence[Override]) -> list[Override]:
 
 
 BASES = {"method": "TTAMethod", "logger": "Logger", "callbacks": "Callback"}
-"""The groups that take a class of the user's, and what it has to be."""
+"""Groups that accept a user's class, and its required base class."""
 
 
 def _option(group: str, name: str) -> str:
@@ -150,7 +149,7 @@ def import_class(path: str) -> type:
     """Import ``package.module.Class``.
 
     Raises:
-        ValueError: If there is no such class.
+        ValueError: If the class does not exist.
     """
     module, _, name = path.rpartition(".")
     try:

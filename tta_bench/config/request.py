@@ -1,4 +1,4 @@
-"""What the words of a command that makes several runs ask for: which methods and seeds, and what for whom."""
+"""Overrides of commands with several runs: the methods and seeds, and the overrides of each method."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tta_bench.config.words import GROUPS, ConfigError, Override, Words, read_wo
 
 
 def as_list(word: Override) -> list[Any]:
-    """The different values of ``key=[a,b]``, or of ``key=a``.
+    """The distinct values of ``key=[a,b]``, or of ``key=a``.
 
     Raises:
-        ConfigError: If there is none.
+        ConfigError: If there are none.
     """
     items = word.value if isinstance(word.value, list) else [word.value]
     if not items or "" in items or None in items:
@@ -26,20 +26,20 @@ def seeds_of(word: Override) -> tuple[int, ...]:
     """The seeds of ``seeds=[0,1]``.
 
     Raises:
-        ConfigError: If one is not a whole number from 0 on.
+        ConfigError: If one is not a non-negative integer.
     """
     return tuple(check("seeds", as_list(word), list[SEED]))
 
 
 @dataclass(frozen=True)
 class Request:
-    """What words ask of several runs.
+    """Parsed overrides of several runs.
 
     Attributes:
-        methods: Of ``methods=[...]``; None where nothing is said.
-        seeds: Of ``seeds=[...]``; None where nothing is said.
-        common: The words of all runs.
-        own: By method, the words of its runs alone: ``tent.lr=0.01`` becomes ``method.lr=0.01``, and
+        methods: The methods of ``methods=[...]``; None if not given.
+        seeds: The seeds of ``seeds=[...]``; None if not given.
+        common: The overrides of all runs.
+        own: By method, overrides of its runs only: ``tent.lr=0.01`` becomes ``method.lr=0.01``, and
             ``tent.dataset.severity=3`` becomes ``dataset.severity=3``.
     """
 
@@ -50,15 +50,15 @@ class Request:
 
 
 def read_request(words: Words, is_method: Callable[[str], bool], *, command: str) -> Request:
-    """Sort the words of a command that makes several runs.
+    """Parse the overrides of a command with several runs.
 
     Args:
-        words: The words.
-        is_method: Whether words can be addressed to a method of this name.
-        command: What the command is called.
+        words: The overrides.
+        is_method: Whether a name is that of a method, which may have its own overrides.
+        command: Name of the command.
 
     Raises:
-        ConfigError: If a word cannot be read, or is for one run only.
+        ConfigError: If an override cannot be parsed, or is for a single run.
     """
     overrides = read_words(words)
     methods: tuple[str, ...] | None = None

@@ -1,4 +1,4 @@
-"""A user's own folder of configurations and tuned values, laid out as ``configs/`` and searched before it."""
+"""A user's folder of configurations and tuned values, with the layout of ``configs/`` and searched before it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tta_bench.config.words import ConfigError, Override, value_of
 
 
 def user_folder(words: Sequence[Override]) -> Path | None:
-    """The folder of ``config_dir=...``, or else of the environment variable ``TTA_BENCH_CONFIG_DIR``.
+    """Return the folder of ``config_dir=...``, or else of the environment variable ``TTA_BENCH_CONFIG_DIR``.
 
     Raises:
-        ConfigError: If there is no such folder.
+        ConfigError: If the folder does not exist.
     """
     given = value_of(words, "config_dir") or os.environ.get(FOLDER_VARIABLE)
     if not given:
@@ -30,13 +30,13 @@ def user_folder(words: Sequence[Override]) -> Path | None:
     folder = Path(str(given)).expanduser().absolute()
     if not folder.is_dir():
         raise ConfigError(
-            f"there is no folder {folder}, which config_dir (or {FOLDER_VARIABLE}) names: make it, or leave it out"
+            f"there is no folder {folder}, as set by config_dir (or {FOLDER_VARIABLE}): create it, or unset this"
         )
     return folder
 
 
 class _OwnFolder(SearchPathPlugin):
-    """Lets Hydra look into the user's folder first."""
+    """Lets Hydra search the user's folder first."""
 
     folder: ClassVar[Path | None] = None
 
@@ -56,7 +56,7 @@ def search_first(folder: Path | None) -> Iterator[None]:
     _register()
     _OwnFolder.folder = folder
     try:
-        with warnings.catch_warnings():  # a file named as one of our classes changes values of it, as it should
+        with warnings.catch_warnings():  # a file named like one of our classes overrides its values, as intended
             warnings.filterwarnings(
                 "ignore", message="(?s).*is validated against ConfigStore schema", category=UserWarning
             )

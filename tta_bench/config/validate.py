@@ -1,4 +1,4 @@
-"""Check every value of a configuration against the type that its key has: pydantic checks, we say it in a sentence."""
+"""Validates every value of a configuration against the type of its key with pydantic, with one-sentence messages."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from pydantic import ConfigDict, Field, PydanticUserError, TypeAdapter, Validati
 from tta_bench.config.words import ConfigError
 from tta_bench.streams import KINDS
 
-MISSING = "???"  # only the user knows it; whoever needs it asks
+MISSING = "???"  # a value that only the user knows
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
-SEED = Annotated[int, Field(ge=0, lt=2**63)]  # what torch takes
+SEED = Annotated[int, Field(ge=0, lt=2**63)]  # range of torch
 TRAINER_KEYS: dict[str, Any] = {
     "accelerator": Literal["auto", "cpu", "gpu", "cuda", "mps", "tpu"],
-    # Not 16-true and bf16-true: they would round what methods learn and compare, not only what the network computes.
+    # Not 16-true and bf16-true: they would round parameters and statistics of methods, not only activations.
     "precision": Literal["32-true", "16-mixed", "bf16-mixed", "64-true"],
 }
-"""Where the Trainer's own types say too little, or allow what a run does not."""
+"""Types of the Trainer's arguments that are more precise or stricter than its annotations."""
 RUN_KEYS: dict[str, Any] = {
     "seed": SEED,
     "output": str,
@@ -39,12 +39,12 @@ RUN_KEYS: dict[str, Any] = {
     "checkpoint_seconds": Annotated[float, Field(ge=0)] | None,
     "shard": str | None,
 }
-"""The run's own keys, and those of a launch. Those of a node have the types of its target's signature."""
+"""Types of the keys of a run and a launch; those of a node come from the signature of its target."""
 STREAM_KEYS: dict[str, Any] = {"rounds": Positive, "order": str | list[str] | None}
-"""What every setting takes beside the parameters of its kind."""
+"""Parameters of every setting, besides those of its kind."""
 SAID = {
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
+    "int_type": "an integer",
+    "int_from_float": "an integer",
     "float_type": "a number",
     "string_type": "a string",
     "bool_type": "true or false",
@@ -54,18 +54,18 @@ SAID = {
     "dict_type": "a mapping",
     "path_type": "a path",
 }
-"""What pydantic's kinds of error say is allowed; others say it in their message."""
+"""Allowed values by pydantic's error type; other errors have them in their message."""
 
 
 def validated(config: Mapping[str, Any], texts: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The configuration with each number in the form that its key has (1 becomes 1.0 where a float is wanted).
+    """Validate a configuration and convert numbers to the types of their keys (1 becomes 1.0 for a float).
 
     Args:
-        config: Plain values, as ``configs/run.yaml`` or ``configs/stream.yaml`` make them.
-        texts: By dotted key, how values were written; where a string is wanted, ``2024`` and ``nan`` are strings.
+        config: Plain values, with the structure of ``configs/run.yaml`` or ``configs/stream.yaml``.
+        texts: By dotted key, values as written; where a string is expected, ``2024`` and ``nan`` are strings.
 
     Raises:
-        ConfigError: If a value is not of its key's type; the message names key, value and what is allowed.
+        ConfigError: If a value is not of its key's type; the message names key, value and allowed values.
     """
     texts = texts or {}
     found: dict[str, Any] = {}
@@ -80,13 +80,13 @@ def validated(config: Mapping[str, Any], texts: Mapping[str, str] | None = None)
 
 
 def check(key: str, value: Any, hint: Any, text: str | None = None) -> Any:
-    """The value in the form that the type has.
+    """Validate a value and convert it to its type.
 
     Args:
         key: Its dotted name, for the message.
-        value: A plain value, as JSON has them.
+        value: A plain value, as in JSON.
         hint: The type.
-        text: How it was written, if a word gave it.
+        text: The value as written, if it comes from an override.
 
     Raises:
         ConfigError: If the value is not of the type.
@@ -98,7 +98,7 @@ def check(key: str, value: Any, hint: Any, text: str | None = None) -> Any:
     if is_number and text is not None and not _takes(adapter, value) and _takes(adapter, text):
         value = text
     try:
-        # Values come from words and files, so JSON is the right measure: a list is a tuple, but true is not 1.
+        # Values come from overrides and files, so JSON's rules apply: a list may be a tuple, but true is not 1.
         return adapter.dump_python(adapter.validate_json(json.dumps(value), strict=True), mode="json", warnings=False)
     except ValidationError as error:
         raise ConfigError(f"{key} must be {_allowed(error)}; got {value!r}") from error
@@ -138,7 +138,7 @@ def _hints_of(place: str, node: Mapping[str, Any]) -> Mapping[str, Any]:
 def _hints(target: Callable[..., Any]) -> Mapping[str, Any]:
     try:
         return get_type_hints(target.__init__ if inspect.isclass(target) else target, include_extras=True)
-    except NameError:  # a user's class with types that are imported for a type checker only
+    except NameError:  # a user's class with types that are imported only for type checking
         return {}
 
 
@@ -146,7 +146,7 @@ def _hints(target: Callable[..., Any]) -> Mapping[str, Any]:
 def _adapter(hint: Any) -> TypeAdapter[Any]:
     try:
         return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
-    except PydanticUserError:  # a type that it does not know, or that checks itself
+    except PydanticUserError:  # a type that pydantic does not support
         return TypeAdapter(Any)
 
 
@@ -157,6 +157,6 @@ def _allowed(error: ValidationError) -> str:
             text = f"one of {one['ctx']['expected'].replace(' or ', ', ')}".replace("'", "")
         else:
             text = SAID.get(one["type"], one["msg"].removeprefix("Input should be "))
-        if one["type"] != "is_instance_of":  # no word stands for an object
+        if one["type"] != "is_instance_of":  # objects cannot be given as overrides
             said.append(f"a list with {text} in each place" if any(isinstance(p, int) for p in one["loc"]) else text)
     return " or ".join(dict.fromkeys(said))

@@ -1,4 +1,4 @@
-"""The words of a command line, such as ``method.lr=0.01``: read once, here, and handed on as ``Override``."""
+"""Parsing of command-line overrides such as ``method.lr=0.01``, which happens only here."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ GROUPS = ("setting", "dataset", "model", "trainer", "logger", "callbacks", "meth
 
 
 class ConfigError(ValueError):
-    """The user's words do not make a run; the message is one sentence with the remedy."""
+    """The user's overrides are wrong; the message is one sentence with the remedy."""
 
 
 @dataclass(frozen=True)
 class Override:
-    """One word, ``key=value``.
+    """One override, ``key=value``.
 
     Attributes:
-        key: Dotted, as in ``method.lr``; the name of a group (``method``) where the word chooses one of its options.
-        text: The value as it was written.
-        value: What that stands for: a number, a string, a list, ...
+        key: Dotted key, as in ``method.lr``, or the name of a group (``method``) to choose one of its options.
+        text: The value as written.
+        value: The parsed value: a number, a string, a list, ...
     """
 
     key: str
@@ -34,7 +34,7 @@ class Override:
 
     @property
     def chooses(self) -> bool:
-        """Whether it chooses an option of a group rather than setting a value."""
+        """Whether it chooses an option of a group instead of setting a value."""
         return self.key in GROUPS
 
     def under(self, key: str) -> Override:
@@ -49,19 +49,19 @@ Words = Sequence[str | Override]
 
 
 def read_words(words: Iterable[str | Override]) -> tuple[Override, ...]:
-    """Read words; those that have been read before stay as they are.
+    """Parse overrides; parsed ones are returned unchanged.
 
     Raises:
-        ConfigError: If one cannot be read, or holds several values.
+        ConfigError: If one cannot be parsed, or has several values.
     """
     return tuple(word if isinstance(word, Override) else read_word(word) for word in words)
 
 
 def read_word(word: str) -> Override:
-    """Read ``key=value``.
+    """Parse ``key=value``.
 
     Raises:
-        ConfigError: If it cannot be read, or holds several values.
+        ConfigError: If it cannot be parsed, or has several values.
     """
     key, equals, text = word.partition("=")
     if key.startswith(("+", "~")):
@@ -74,12 +74,12 @@ def read_word(word: str) -> Override:
         message = f"cannot read {word!r}: quote values with special characters, as in key='\"a b\"'"
         raise ConfigError(message) from error
     if override.is_sweep_override():
-        raise ConfigError(f"{word!r} holds several values: a list is written [a,b]")
+        raise ConfigError(f"{word!r} has several values: write a list as [a,b]")
     return Override(key, text, override.value())
 
 
 def word_for(key: str, value: Any) -> Override:
-    """The word that sets a key to a value of Python; a class stands for its path.
+    """Create the override that sets a key to a Python value; a class is given by its import path.
 
     Example:
         >>> str(word_for("dataset.domains", ["fog", "snow"])), str(word_for("dataset.root", "my images"))
@@ -88,7 +88,7 @@ def word_for(key: str, value: Any) -> Override:
     return read_word(f"{key}={_text(value)}")
 
 
-# Text that is a string as it stands.
+# Text that needs no quotes.
 _PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)$)[a-z_/][\w./-]*", re.IGNORECASE)
 
 
@@ -104,10 +104,10 @@ def _text(value: Any) -> str:
     text = f"{value.__module__}.{value.__qualname__}" if inspect.isclass(value) else str(value)
     if _PLAIN.fullmatch(text):
         return text
-    before_quotes = re.sub(r"(\\+)(?='|$)", r"\1\1", text)  # elsewhere a backslash is itself
+    before_quotes = re.sub(r"(\\+)(?='|$)", r"\1\1", text)  # elsewhere a backslash is literal
     return "'" + before_quotes.replace("'", "\\'") + "'"
 
 
 def value_of(words: Iterable[Override], key: str, default: Any = None) -> Any:
-    """The value that words give a key; of several, the last."""
+    """The last value that overrides give a key."""
     return next((word.value for word in reversed(tuple(words)) if word.key == key), default)

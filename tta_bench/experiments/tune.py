@@ -1,4 +1,4 @@
-"""Choose a method's hyper-parameters on the four validation corruptions, never on those that it is compared on."""
+"""Tunes hyper-parameters of a method on the four validation corruptions, never on those used in comparisons."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tta_bench.results.identity import NOT_IDENTITY
 
 Values = dict[str, Any]  # hyper-parameter -> value
 
-FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)  # of the published learning rate, where no grid is given
+FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)  # of the published learning rate, if no grid is given
 PACKAGES = ("tta_bench", "torch", "timm")
 
 
@@ -43,13 +43,13 @@ class Tuning:
     """A grid over the hyper-parameters of one method.
 
     Attributes:
-        base: The words of all runs, validation data included.
-        user: Those of them that the user wrote.
-        candidates: The values that hold without tuning first, then every point of the grid.
-        seeds: Every candidate runs with each.
+        base: The overrides of all runs, including the validation data.
+        user: The user's part of ``base``.
+        candidates: The untuned values first, then every point of the grid.
+        seeds: Seeds with which every candidate is run.
         method: Name of the method.
-        dataset: Name of the data set that the values are for.
-        untuned: What the values that hold without tuning are: ``published``, or ``default`` of a class of the user's.
+        dataset: Name of the data set for which the values are tuned.
+        untuned: Origin of the untuned values: ``published``, or ``default`` for a user's class.
         launch: How the runs are started.
     """
 
@@ -73,13 +73,13 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What the grid gave.
+    """Results of a grid.
 
     Attributes:
         tuning: The grid.
         errors: Mean error of each candidate over the four corruptions and the seeds, in percent; None if a run failed.
-        data: What was shown, as in ``result.json``.
-        failures: Why runs failed.
+        data: The data, as in ``result.json``.
+        failures: Reasons of failed runs.
     """
 
     tuning: Tuning
@@ -89,43 +89,43 @@ class Tuned:
 
     @property
     def best(self) -> int:
-        """The candidate of the lowest error; the earlier of equal ones, so the untuned values before others.
+        """Index of the candidate with the lowest error; in a tie the earlier one, and thus the untuned values.
 
         Raises:
-            ConfigError: If all failed.
+            ConfigError: If all runs failed.
         """
         known = {k: error for k, error in enumerate(self.errors) if error is not None}
         if not known:
-            raise ConfigError(f"every run failed, the first with: {self.failures[0]}")
+            raise ConfigError(f"all runs failed, the first with: {self.failures[0]}")
         return min(known, key=known.__getitem__)
 
     @property
     def order(self) -> list[int]:
-        """The candidates by error, the best first and the failed last."""
+        """Indices of the candidates sorted by error, with failed ones last."""
         return sorted(range(len(self.errors)), key=lambda k: math.inf if (e := self.errors[k]) is None else e)
 
     def error_of(self, k: int) -> str:
-        """The error of a candidate in words."""
+        """Format the error of a candidate."""
         error = self.errors[k]
         return "failed" if error is None else f"{error:.2f}"
 
 
 def make_tuning(words: Words, grid: Sequence[str] = ()) -> Tuning:
-    """Read ``method=tent dataset=... seeds=[0,1]`` and a grid such as ``lr=[0.001,0.01],momentum=[0,0.9]``.
+    """Parse ``method=tent dataset=... seeds=[0,1]`` and a grid such as ``lr=[0.001,0.01],momentum=[0,0.9]``.
 
     Raises:
-        ConfigError: If a word is wrong, or names what is not for choosing: a test corruption or the test split.
+        ConfigError: If an override is wrong, or selects a test corruption or the test split.
     """
     launch, overrides = compose_launch(words)
     values = {word.key: word.value for word in overrides}
     if "method" not in values and "method._target_" not in values:
-        raise ConfigError("say which method to tune, for example method=tent")
+        raise ConfigError("tune needs a method, for example method=tent")
     if "seed" in values:
-        raise ConfigError(f"every point of the grid runs with several seeds: write seeds=[{values['seed']}]")
+        raise ConfigError(f"every point of the grid is run with several seeds: write seeds=[{values['seed']}]")
     seeds = next((seeds_of(word) for word in overrides if word.key == "seeds"), (0,))
     user = tuple(word for word in overrides if word.key != "seeds")
     if values.get("dataset") in SEGMENTATION:
-        raise ConfigError(f"{values['dataset']} has no validation corruptions: tune works on classified images only")
+        raise ConfigError(f"{values['dataset']} has no validation corruptions: tune only works for classification")
     base = (*_on_validation_data(values, user), *read_words([] if "tuned" in values else ["tuned=off"]))
     composed = compose_run(base)
     require(composed.config)
@@ -137,13 +137,13 @@ def make_tuning(words: Words, grid: Sequence[str] = ()) -> Tuning:
 
 
 def _on_validation_data(values: Mapping[str, Any], words: Sequence[Override]) -> tuple[Override, ...]:
-    """The user's words, on validation data."""
+    """The user's overrides, on validation data."""
     if values.get("dataset.split") == "test":
-        raise ConfigError("dataset.split=test is not for choosing hyper-parameters: leave it out")
+        raise ConfigError("dataset.split=test must not be used for tuning: leave it out")
     own = "dataset.domains" in values
     if own:
         domains = values["dataset.domains"]
-        _refuse_others([domains] if isinstance(domains, str) else domains, "dataset.domains names")
+        _refuse_others([domains] if isinstance(domains, str) else domains, "dataset.domains contains")
     dataset = str(values.get("dataset", "shapes_c")).removesuffix("_validation")
     if dataset in ("shapes_c", "scenes_c"):
         return read_words([f"dataset={dataset}_validation", *(word for word in words if word.key != "dataset")])
@@ -154,17 +154,17 @@ def _refuse_others(domains: Sequence[str], who: str) -> None:
     for name in domains:
         if name != "validation" and corruption_and_severity(str(name), 5)[0] not in VALIDATION:
             raise ConfigError(
-                f"{who} {name}: hyper-parameters are chosen on the validation corruptions only, {', '.join(VALIDATION)}"
+                f"{who} {name}: hyper-parameters are tuned only on the validation corruptions {', '.join(VALIDATION)}"
             )
 
 
 def _read_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
     grid: dict[str, list[Any]] = {}
     for text in texts:
-        for part in re.split(r",(?![^\[]*\])", text):  # commas outside of brackets
+        for part in re.split(r",(?![^\[]*\])", text):  # commas outside brackets
             word = read_word(part)
             if not isinstance(word.value, list) or not word.value:
-                raise ConfigError(f"{part}: a grid lists values, for example lr=[0.001,0.01],momentum=[0.0,0.9]")
+                raise ConfigError(f"{part}: a grid is lists of values, for example lr=[0.001,0.01],momentum=[0.0,0.9]")
             grid[word.key.removeprefix("method.")] = word.value
     return grid
 
@@ -173,13 +173,13 @@ def _candidates(composed: Composed, grid: dict[str, list[Any]]) -> tuple[Values,
     method = plain(composed.config)["method"]
     if not grid:
         if not isinstance(method.get("lr"), float):
-            raise ConfigError(f"{composed.choices['method']} has no learning rate: give a grid, --grid KEY=[A,B]")
+            raise ConfigError(f"{composed.choices['method']} has no learning rate: set a grid with --grid KEY=[A,B]")
         grid = {"lr": [float(f"{factor * method['lr']:.3g}") for factor in FACTORS]}
     for key, values in grid.items():
         for value in values:
-            compose_run([*composed.words, *_words({key: value})])  # an unknown key or a wrong value is one sentence
+            compose_run([*composed.words, *_words({key: value})])  # reports an unknown key or a wrong value
         if any(word.key == f"method.{key}" for word in composed.words):
-            raise ConfigError(f"method.{key} is in the grid and among the words: leave out one of them")
+            raise ConfigError(f"method.{key} is both in the grid and an override: leave out one of them")
     untuned = {key: method[key] for key in grid}
     points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     return (untuned, *(point for point in points if point != untuned))
@@ -194,17 +194,17 @@ def _text(candidate: Values) -> str:
 
 
 def tune(tuning: Tuning, console: Console) -> Tuned | None:
-    """Run every candidate that has not been run.
+    """Run every candidate that has not been run yet.
 
     Returns:
-        What the grid gave; None if only a shard of its runs was asked for.
+        The results of the grid; None if only a shard of its runs was requested.
 
     Raises:
-        ConfigError: If the data hold a domain that methods are compared on; nothing has run then.
+        ConfigError: If the data contain a domain used in comparisons; this is checked before the first run.
         ValueError: If the data or the model is wrong.
     """
     jobs = tuning.jobs()
-    _refuse_others(build(jobs[0].config.dataset).domains, "the data show")
+    _refuse_others(build(jobs[0].config.dataset).domains, "the data contain")
     if tuning.launch.shard is not None:
         run_shard(jobs, console, tuning.launch.shard, tuning.launch)
         return None
@@ -220,7 +220,7 @@ def tune(tuning: Tuning, console: Console) -> Tuned | None:
 
 
 def tuning_table(done: Tuned) -> Table:
-    """All candidates, the best on top."""
+    """Table of all candidates, with the best first."""
     tuning = done.tuning
     table = Table(title=escape(f"{tuning.method} on {tuning.dataset}, validation corruptions"))
     for key in tuning.candidates[0]:
@@ -234,14 +234,14 @@ def tuning_table(done: Tuned) -> Table:
 
 
 def tuned_yaml(done: Tuned) -> str:
-    """A file for ``configs/tuned``: the best values, and in a comment all that a reader needs to get them again."""
+    """Format a file for ``configs/tuned``: the best values, and a comment with all that is needed to reproduce them."""
     tuning = done.tuning
     lasting = {word.key.removeprefix("method."): word.value for word in tuning.user if word.key.startswith("method.")}
     chosen = {"method": {**lasting, **tuning.candidates[done.best]}}
     words = [str(word) for word in tuning.base if word.key.partition(".")[0] not in NOT_IDENTITY]
     facts = [
         f"Chosen by tta-bench tune on {date.today().isoformat()}: the lowest mean error over {', '.join(VALIDATION)}.",
-        f"Words: {' '.join(words)}; seeds {list(tuning.seeds)}",
+        f"Overrides: {' '.join(words)}; seeds {list(tuning.seeds)}",
         f"Data: {', '.join(f'{key} {value}' for key, value in done.data.items())}",
         f"Versions: {', '.join(f'{name} {version(name)}' for name in PACKAGES)}",
         "Grid, with errors in %:",
@@ -255,18 +255,18 @@ def tuned_yaml(done: Tuned) -> str:
 
 
 def write_tuned(done: Tuned, output: Path | None = None) -> str:
-    """Write the best values where runs find them, in the user's own folder of configurations, or into any file.
+    """Write the best values to the user's configuration folder, where runs find them, or to any file.
 
     Args:
-        done: The grid's results.
-        output: The file; by default ``<config_dir>/tuned/<dataset>/<method>.yaml``, or ``<dataset>_<method>.yaml`` here
-            where there is no ``config_dir``.
+        done: The results of the grid.
+        output: The file; by default ``<config_dir>/tuned/<dataset>/<method>.yaml``, or ``<dataset>_<method>.yaml`` in
+            the current folder if there is no ``config_dir``.
 
     Returns:
-        Where they are and how to use them.
+        A sentence that says where they are and how to use them.
 
     Raises:
-        ConfigError: If all runs failed; nothing is written then.
+        ConfigError: If all runs failed, in which case nothing is written.
         WriteError: If the disk does not take the file.
     """
     tuning, text = done.tuning, tuned_yaml(done)
@@ -278,8 +278,8 @@ def write_tuned(done: Tuned, output: Path | None = None) -> str:
         path.write_text(text, encoding="utf-8")
     pair, best = f"{tuning.method} on {tuning.dataset}", _text(tuning.candidates[done.best])
     if folder and path == folder / name:
-        return f"{path} holds the best values: every run of {pair} with config_dir={folder} takes them"
+        return f"the best values are in {path}: every run of {pair} with config_dir={folder} uses them"
     return (
-        f"{path} holds the best values: as {Path('FOLDER') / name} they apply to every run of {pair} with "
+        f"the best values are in {path}: moved to {Path('FOLDER') / name}, they apply to every run of {pair} with "
         f"config_dir=FOLDER; for a single run, add {best}"
     )

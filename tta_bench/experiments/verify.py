@@ -1,4 +1,4 @@
-"""Whether a run folder can be believed: its files, this machine's weights, data and code, and the run done again."""
+"""Verifies run folders: the consistency of their files, this machine's weights, data and code, and repeated runs."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from tta_bench.results.run_folder import read_results, whole_rows
 from tta_bench.streams import Schedule
 
 FACTS = ("stream_sha256", "weights_sha256", "data", "preprocess", "domains", "code_sha256")
-"""What a run must have in common with this machine to give the same numbers."""
+"""Facts that must be equal on this machine for a run to give the same numbers."""
 TOLERANCE = 1e-5
-"""Relative difference of diagnostics and confidences that another processor may make; counts must be equal."""
+"""Allowed relative difference of diagnostics and confidences between processors; counts must be equal."""
 
 
 def composed_from(result: Mapping[str, Any], output: str) -> Composed:
-    """The configuration of a run folder, to build the run again here; nothing in the file is run but this package.
+    """Load the configuration of a run folder to repeat the run; it may only refer to code of this package.
 
     Args:
         result: Content of ``result.json`` with the key ``folder``.
-        output: Where the new run goes.
+        output: Output folder of the new run.
 
     Raises:
         ConfigError: If ``config.yaml`` is missing, damaged or names code from outside this package.
@@ -40,16 +40,16 @@ def composed_from(result: Mapping[str, Any], output: str) -> Composed:
     path = Path(result["folder"]) / "config.yaml"
     try:
         config = OmegaConf.create(path.read_text(encoding="utf-8"))
-    except Exception as error:  # a file, or YAML, in any state
+    except Exception as error:  # the file or its YAML may be damaged in any way
         raise ConfigError(
             f"{path} cannot be read ({str(error).splitlines()[0]}): the run cannot be repeated"
         ) from error
     if not isinstance(config, DictConfig):
-        raise ConfigError(f"{path} is no configuration: the run cannot be repeated")
+        raise ConfigError(f"{path} is not a configuration: the run cannot be repeated")
     for target in _targets(OmegaConf.to_container(config)):
         if not target.startswith("tta_bench."):
             raise ConfigError(
-                f"{path} names {target}, which is not of this package: give the run's own command to repeat it"
+                f"{path} refers to {target}, which is not part of this package: repeat the run with its own command"
             )
     config.output, config.logger, config.callbacks = output, {}, {}
     return Composed(config, {key: str(result[key]) for key in ("method", "setting", "dataset", "model")})
@@ -68,15 +68,15 @@ def _targets(tree: Any) -> Iterator[str]:
 
 
 def repeat(folder: Path, output: str) -> Run:
-    """The run of a folder, ready to be run here, from its files alone.
+    """Prepare the run of a folder to be repeated here, from its files alone.
 
     Raises:
-        ConfigError: If there is not one run, or its stream, weights, data or code are others here.
+        ConfigError: If there is not exactly one run, or its stream, weights, data or code differ here.
         ValueError: If data or weights are missing here.
     """
     results = read_results([folder])
     if len(results) > 1:
-        raise ConfigError(f"{folder} holds {len(results)} runs: name the folder of one")
+        raise ConfigError(f"{folder} contains {len(results)} runs: give the folder of a single run")
     run = Run(composed_from(results[0], output))
     stored = Schedule.load(Path(results[0]["folder"]) / "stream.json").fingerprint()
     header = run.header()
@@ -85,22 +85,22 @@ def repeat(folder: Path, output: str) -> Run:
         changed.insert(0, "stream.json")
     if changed:
         raise ConfigError(
-            f"{folder} cannot be repeated here, because {', '.join(changed)} changed since: "
-            "restore them, or give the run's command for a new run"
+            f"{folder} cannot be repeated here, because {', '.join(changed)} has changed since: "
+            "restore it, or start a new run with the run's command"
         )
     return run
 
 
 def verify(result: Mapping[str, Any], *, rerun: bool = False, batches: int | None = None) -> list[Check]:
-    """Check a run folder: against itself, against this machine and, if asked for, by running it again.
+    """Check the consistency of a run folder, compare it with this machine and, optionally, repeat the run.
 
     Args:
-        result: Content of ``result.json`` with the key ``folder``, as ``read_results`` gives it.
-        rerun: Whether to run it again.
-        batches: Only so many batches, from the first; None runs all.
+        result: Content of ``result.json`` with the key ``folder``, as returned by ``read_results``.
+        rerun: Whether to repeat the run.
+        batches: Number of batches to repeat, from the first; None repeats all.
 
     Returns:
-        A line per check; a disagreement is a problem, and what cannot be looked at here is a note.
+        One line per check; a disagreement is a problem, and a check that is not possible here is a note.
     """
     checks = [
         Check(name, "; ".join(told) or "agrees", "problem" if told else "ok")
@@ -109,7 +109,7 @@ def verify(result: Mapping[str, Any], *, rerun: bool = False, batches: int | Non
     if checks[0].state == "problem":
         return checks
     if result["status"] != "done":
-        return [*checks, Check("run", f"{result['status']}: it has no numbers to verify", "note")]
+        return [*checks, Check("run", f"{result['status']}: no numbers to verify", "note")]
     with tempfile.TemporaryDirectory(prefix="tta_bench_") as place:
         try:
             composed = composed_from(result, place)
@@ -121,7 +121,7 @@ def verify(result: Mapping[str, Any], *, rerun: bool = False, batches: int | Non
         header = run.header()
         for key in FACTS:
             same = header[key] == result[key]
-            checks.append(Check(key, "is this machine's" if same else _other(result[key], header[key]),
+            checks.append(Check(key, "same on this machine" if same else _other(result[key], header[key]),
                                 "ok" if same else "problem"))  # fmt: skip
         if header["versions"] != result["versions"]:
             checks.append(Check("versions", _other(result["versions"], header["versions"]), "note"))
@@ -134,7 +134,7 @@ def verify(result: Mapping[str, Any], *, rerun: bool = False, batches: int | Non
 
 
 def compare_rows(before: list[BatchRow], after: list[BatchRow]) -> str:
-    """Which batches differ, apart from their time; empty if none does."""
+    """Say which batches differ, apart from their time; empty if there are none."""
     if len(before) != len(after):
         return f"{len(after)} batches instead of {len(before)}"
     differ = [(a.step, key) for a, b in zip(before, after, strict=True) if (key := _difference(a, b))]

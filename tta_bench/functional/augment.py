@@ -1,4 +1,4 @@
-"""Augmented views of a batch, as mean-teacher methods use them."""
+"""Augmented views of a batch for mean-teacher methods."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ BLUR_SIZE = 5  # side of the kernel in pixels
 
 
 class Ranges(NamedTuple):
-    """What a view draws from: ends of uniform distributions."""
+    """Ranges of the uniform distributions from which a view is drawn."""
 
     brightness: tuple[float, float] = (0.6, 1.4)
     contrast: tuple[float, float] = (0.7, 1.3)
     saturation: tuple[float, float] = (0.5, 1.5)
-    hue: tuple[float, float] = (-0.06, 0.06)  # share of the colour circle
+    hue: tuple[float, float] = (-0.06, 0.06)  # fraction of the colour circle
     gamma: tuple[float, float] = (0.7, 1.3)
     degrees: tuple[float, float] = (-15.0, 15.0)
     scale: tuple[float, float] = (0.9, 1.1)
-    shift: tuple[float, float] = (-1 / 8, 1 / 8)  # share of the side: 1/16 of the padded image, as released
+    shift: tuple[float, float] = (-1 / 8, 1 / 8)  # fraction of the side: 1/16 of the padded image, as released
     blur: tuple[float, float] = (0.001, 0.5)  # standard deviation in pixels
 
 
@@ -45,16 +45,16 @@ COLOUR = (F.adjust_brightness, F.adjust_contrast, F.adjust_saturation, F.adjust_
 
 
 def random_view(images: Tensor, kind: str, rng: torch.Generator, *, in_place: bool = False) -> Tensor:
-    """One augmented view of a batch; all images share the random draw, except for the noise.
+    """Draw an augmented view of a batch; all images share the random parameters, except for the noise.
 
     Args:
         images: Batch (B, 3, H, W) of floats in [0, 1].
         kind: ``cotta``: colour (in random order), rotation, shift, scale, blur, flip and noise; ``soft``: the same
-            with about half the strength; ``roid``: without blur and noise, and mirrored at the border, where the
-            others repeat the edge; ``flip``: mirrored left to right; ``identity``. The last two draw nothing.
+            with about half the strength; ``roid``: without blur and noise, and with reflection padding, where the
+            others repeat the edge; ``flip``: mirrored left to right; ``identity``. The last two are deterministic.
         rng: Generator on the CPU.
-        in_place: Leave every pixel where it is, for predictions that are compared pixel by pixel: no rotation, shift,
-            scale or flip.
+        in_place: Keep every pixel at its position (no rotation, shift, scale or flip), for predictions that are
+            compared pixel by pixel.
 
     Returns:
         Batch (B, 3, H, W) in [0, 1].
@@ -73,15 +73,15 @@ def random_view(images: Tensor, kind: str, rng: torch.Generator, *, in_place: bo
 def transformed_view(
     images: Tensor, rng: torch.Generator, ranges: Ranges, border: str, blur_and_noise: bool, in_place: bool = False
 ) -> Tensor:
-    """The steps that the random views share; see ``random_view``.
+    """Apply the steps that the random views share; see ``random_view``.
 
     Args:
         images: Batch (B, 3, H, W) of floats; clamped to [0, 1] first.
         rng: Generator on the CPU.
-        ranges: What to draw from.
-        border: Padding mode for what a warp uncovers, ``edge`` or ``reflect``.
-        blur_and_noise: Blur the view and add noise of standard deviation ``NOISE``.
-        in_place: Leave every pixel where it is.
+        ranges: Ranges of the parameters.
+        border: Padding mode for areas uncovered by a warp, ``edge`` or ``reflect``.
+        blur_and_noise: Whether to blur the view and add noise of standard deviation ``NOISE``.
+        in_place: Whether to keep every pixel at its position.
 
     Returns:
         Batch (B, 3, H, W) in [0, 1].
@@ -106,7 +106,7 @@ def transformed_view(
             interpolation=F.InterpolationMode.BILINEAR,
         )
         reach = min(BLUR_SIZE // 2, height // 2, width // 2) if blur_and_noise else 0
-        images = F.center_crop(images, [height + 2 * reach, width + 2 * reach])  # what the blur reaches, and no more
+        images = F.center_crop(images, [height + 2 * reach, width + 2 * reach])  # only as far as the blur reaches
     if blur_and_noise:
         images = F.gaussian_blur(images, kernel_size=[BLUR_SIZE, BLUR_SIZE], sigma=[uniform(*ranges.blur)])
     if not in_place:

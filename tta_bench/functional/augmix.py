@@ -1,4 +1,4 @@
-"""AugMix views of one image, all of them made as one batch."""
+"""AugMix views of one image, generated as one batch."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ LONGEST = 3  # augmentations in a chain
 # Largest strengths: level 1 of AugMix's 10.
 DEGREES = 3.0
 SHEAR = 0.03
-SHIFT = 1 / 30  # share of the side
+SHIFT = 1 / 30  # fraction of the side
 SOLARIZED = 25.6  # of 256 grey levels
 BITS = 4
-AREA = (0.08, 1.0)  # share of the image in a crop
+AREA = (0.08, 1.0)  # fraction of the image in a crop
 LOG_ASPECT = (math.log(3 / 4), math.log(4 / 3))
-TRIES = 10  # for a crop that fits into the image
+TRIES = 10  # attempts to find a crop that fits into the image
 
 
 def augmix_views(image: Tensor, count: int, rng: torch.Generator) -> Tensor:
-    """Random crops, each mixed with three chains of one to three augmentations of itself.
+    """Draw random crops, each mixed with three chains of one to three augmentations of itself.
 
     Args:
         image: One image (1, 3, H, W) of floats in [0, 1].
@@ -36,7 +36,7 @@ def augmix_views(image: Tensor, count: int, rng: torch.Generator) -> Tensor:
         Views (N, 3, H, W) in [0, 1].
 
     Source: AugMix (Hendrycks et al., ICLR 2020), Alg. 1; strengths and crops of MEMO (Zhang et al., NeurIPS 2022),
-    repository zhangmarvin/memo. Where that fills what a warp uncovers with dark red, this fills it with grey.
+    repository zhangmarvin/memo, which fills areas uncovered by a warp with dark red; here they are grey.
     """
     crops = random_crops(image.expand(count, -1, -1, -1), rng)
     chains = crops.repeat_interleave(CHAINS, dim=0)
@@ -64,20 +64,20 @@ def _signs(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
 
 
 def random_crops(images: Tensor, rng: torch.Generator) -> Tensor:
-    """A random part of each image at full size, half of them mirrored.
+    """Draw a random part of each image and resize it to full size, mirroring half of them.
 
     Args:
         images: Batch (N, C, H, W) of floats in [0, 1].
         rng: Generator on the CPU.
 
     Returns:
-        Crops (N, C, H, W): each shows ``AREA`` of its image, at an aspect ratio within ``LOG_ASPECT``.
+        Crops (N, C, H, W): each covers ``AREA`` of its image, at an aspect ratio within ``LOG_ASPECT``.
     """
     count, ratio = len(images), images.shape[-1] / images.shape[-2]
     area = _uniform(*AREA, (count, TRIES), rng)
     aspect = _uniform(*LOG_ASPECT, (count, TRIES), rng).exp() / ratio
-    width, height = (area * aspect).sqrt(), (area / aspect).sqrt()  # shares of the sides
-    fits = ((width <= 1) & (height <= 1)).int().argmax(dim=1, keepdim=True)  # the first; if none, it is cut below
+    width, height = (area * aspect).sqrt(), (area / aspect).sqrt()  # fractions of the sides
+    fits = ((width <= 1) & (height <= 1)).int().argmax(dim=1, keepdim=True)  # the first; if none, clipped below
     width, height = (side.gather(1, fits).squeeze(1).clamp(max=1) for side in (width, height))
     matrix = _identity(count)
     for axis, side in enumerate((width, height)):
@@ -92,7 +92,7 @@ def _identity(count: int) -> Tensor:
 
 
 def _warp(images: Tensor, matrix: Tensor, border: str = "zeros") -> Tensor:
-    """Fill each place (x, y) from ``matrix`` (N, 2, 3) times (x, y, 1), in coordinates where the image is [-1, 1]."""
+    """Sample each position (x, y) at ``matrix`` (N, 2, 3) times (x, y, 1), where the image is [-1, 1] in x and y."""
     grid = affine_grid(matrix.to(images), list(images.shape), align_corners=False)
     return grid_sample(images - 0.5, grid, padding_mode=border, align_corners=False) + 0.5  # zeros: grey
 
@@ -106,7 +106,7 @@ def _rotate(images: Tensor, levels: Tensor) -> Tensor:
 
 
 def _shear(images: Tensor, levels: Tensor, axis: int) -> Tensor:
-    """Shift each line along ``axis`` (0: x) in proportion to its distance from the image's corner."""
+    """Shift each line along ``axis`` (0: x) in proportion to its distance from the corner of the image."""
     sides = images.shape[-1], images.shape[-2]
     matrix = _identity(len(images))
     matrix[:, axis, 1 - axis] = matrix[:, axis, 2] = SHEAR * levels * sides[1 - axis] / sides[axis]
@@ -126,7 +126,7 @@ def _solarize(images: Tensor, levels: Tensor) -> Tensor:
     return torch.where(images * 255 < threshold.to(images).view(-1, 1, 1, 1), images, 1 - images)
 
 
-# Each takes images (N, 3, H, W) and signed levels (N,) on the CPU, of absolute value 0.1 to 1.
+# Each takes images (N, 3, H, W) and signed levels (N,) on the CPU, with absolute values from 0.1 to 1.
 AUGMENTATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "autocontrast": lambda images, levels: F.autocontrast(images),
     "equalize": lambda images, levels: F.equalize(images),

@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot
 
 
 class ClassStatistics(NamedTuple):
-    """How many features a class has, their mean and their unbiased variance."""
+    """Number of features per class, their mean and their unbiased variance."""
 
     counts: Tensor  # (K,)
     mean: Tensor  # (K, D)
@@ -19,9 +19,9 @@ class ClassStatistics(NamedTuple):
 
 
 def class_sums(features: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-    """Add up the features of each class.
+    """Sum the features of each class.
 
-    One matrix product: the same bits each time, where scattered additions on a GPU are not; in float64, which tensor
+    This is one matrix product, which is deterministic, unlike scattered additions on a GPU; in float64, which tensor
     cores do not round.
 
     Args:
@@ -43,19 +43,19 @@ def class_sums(features: Tensor, labels: Tensor, num_classes: int) -> tuple[Tens
 def class_statistics(
     batches: Iterable[tuple[Tensor, Tensor]], num_classes: int, *, at_most: int, at_least: int
 ) -> ClassStatistics:
-    """Mean and unbiased variance of each class over batches of features (B, D) and labels (B,).
+    """Compute the mean and unbiased variance of each class over batches of features (B, D) and labels (B,).
 
     Args:
         batches: Pairs of features and labels.
         num_classes: K.
-        at_most: Features to look at; no more batches are asked for.
-        at_least: Classes with fewer features get the mean and the variance of all.
+        at_most: Maximum number of features; no further batches are requested.
+        at_least: Classes with fewer features get the mean and the variance of all features.
 
     Returns:
-        float64 statistics; a variance of fewer than two features is NaN.
+        Statistics in float64; the variance of fewer than two features is NaN.
 
     Raises:
-        ValueError: If there is no feature.
+        ValueError: If there are no features.
     """
     counts = sums = torch.zeros((), dtype=torch.float64)
     left = at_most
@@ -66,7 +66,7 @@ def class_statistics(
         if left <= 0:
             break
     if counts.ndim == 0:
-        raise ValueError("the statistics of the classes need source images, and none arrived")
+        raise ValueError("the statistics of the classes need source images, but there are none")
     total, squares = sums.chunk(2, dim=1)
     own = _moments(counts[:, None], total, squares)
     overall = _moments(counts.sum(), total.sum(dim=0), squares.sum(dim=0))

@@ -1,4 +1,4 @@
-"""CMA-ES: minimise a function from the ranks of its values at random points."""
+"""CMA-ES: minimises a function using only the ranks of its values at random points."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ class Rates(NamedTuple):
 
     weights: Tensor  # (mu,) of the best points, in order; they sum to one
     effective: float  # variance-effective number of selected points
-    step: float  # share of the new in path_step
+    step: float  # weight of the new move in path_step
     damping: float  # of the step size
-    path: float  # share of the new in path_covariance
-    rank_one: float  # share of path_covariance in the covariance
-    rank_mu: float  # share of the selected points in the covariance
+    path: float  # weight of the new move in path_covariance
+    rank_one: float  # weight of path_covariance in the covariance
+    rank_mu: float  # weight of the selected points in the covariance
 
 
 def initial_search(mean: Tensor, step_size: float = 1.0) -> SearchState:
-    """A sphere of standard deviation ``step_size`` around ``mean`` (n,)."""
+    """Create an isotropic distribution of standard deviation ``step_size`` around ``mean`` (n,)."""
     mean, n = mean.double(), len(mean)
     nothing, eye = torch.zeros_like(mean), torch.eye(n, dtype=torch.float64, device=mean.device)
     return SearchState(mean, mean.new_tensor(step_size), eye, nothing, nothing, mean.new_zeros(()))
 
 
 def default_population(n: int) -> int:
-    """Number of points per generation in n dimensions.
+    """Default number of points per generation in n dimensions.
 
     Example:
         >>> default_population(3 * 768)
@@ -52,8 +52,8 @@ def default_population(n: int) -> int:
 def rates(n: int, population: int) -> Rates:
     """The default constants for n dimensions and ``population`` >= 4 points per generation.
 
-    Source: Hansen, arXiv:1604.00772, Table 1, without the negative weights; the share ``step`` is that of the Python
-    package ``cma``, whose denominator has 3 where the table has 5.
+    Source: Hansen, arXiv:1604.00772, Table 1, without the negative weights; ``step`` is as in the Python package
+    ``cma``, whose denominator has 3 where the table has 5.
     """
     ranks = torch.arange(1, population // 2 + 1, dtype=torch.float64)
     weights = math.log((population + 1) / 2) - ranks.log()
@@ -73,33 +73,33 @@ def rates(n: int, population: int) -> Rates:
 
 
 def sample(search: SearchState, noise: Tensor) -> Tensor:
-    """Points of the distribution from standard normal ``noise``, both (population, n)."""
+    """Transform standard normal ``noise`` to points of the distribution, both (population, n)."""
     return search.mean + search.step_size * noise @ torch.linalg.cholesky(search.covariance).T
 
 
 def evolve(search: SearchState, points: Tensor, values: Tensor, population: int) -> SearchState:
-    """Move the distribution to where the values are smallest. Only their order matters.
+    """Move the distribution towards the smallest values. Only their order matters.
 
     Args:
-        search: The distribution that gave the points.
-        points: (population + M, n); the last M may come from elsewhere, and count as if they lay no farther out than
-            the distribution reaches.
+        search: The distribution from which the points were drawn.
+        points: (population + M, n); the last M may come from elsewhere, and their distance from the mean is limited
+            to the reach of the distribution.
         values: (population + M,), to be minimised.
         population: Number of points drawn by ``sample``, at least 4.
 
     Returns:
-        The next generation's distribution.
+        The distribution of the next generation.
 
     Source: Hansen, arXiv:1604.00772, Fig. 6, with a Cholesky factor for the square root of the covariance (Krause
-    et al., NeurIPS 2016); foreign points: Hansen, arXiv:1110.4181. When the path of the covariance stalls is decided
-    as in the Python package ``cma``.
+    et al., NeurIPS 2016); foreign points: Hansen, arXiv:1110.4181. The condition for stalling the path of the
+    covariance is that of the Python package ``cma``.
     """
     n, r = len(search.mean), rates(len(search.mean), population)
     factor = torch.linalg.cholesky(search.covariance)
     deviations = (points - search.mean) / search.step_size
     spheric = torch.linalg.solve_triangular(factor, deviations.T, upper=False).T
     length = torch.linalg.vector_norm(spheric, dim=1)
-    length[:population] = 0  # these are never too far out
+    length[:population] = 0  # these are never limited
     shrink = ((math.sqrt(n) + 2 * n / (n + 2)) / length).clamp(max=1)[:, None]
     best = values.argsort(stable=True)[: len(r.weights)]
     weights = r.weights.to(points.device)
@@ -109,8 +109,8 @@ def evolve(search: SearchState, points: Tensor, values: Tensor, population: int)
     path_step = _follow(search.path_step, weights @ (spheric * shrink)[best], r.step, r.effective)
     expected = math.sqrt(2) * math.exp(math.lgamma((n + 1) / 2) - math.lgamma(n / 2))  # length of a normal vector
     relative = torch.linalg.vector_norm(path_step) / expected
-    started = 1 - (1 - r.step) ** (2 * (search.generation + 1))  # the path's variance, were the values random
-    calm = (path_step.square().mean() / started < 2 + 4 / (n + 1)).to(points.dtype)  # else the step size grows first
+    started = 1 - (1 - r.step) ** (2 * (search.generation + 1))  # the path's variance if selection is random
+    calm = (path_step.square().mean() / started < 2 + 4 / (n + 1)).to(points.dtype)  # or the step size grows first
 
     path = _follow(search.path_covariance, calm * move, r.path, r.effective)
     kept = 1 - r.rank_one * (1 - (1 - calm) * r.path * (2 - r.path)) - r.rank_mu

@@ -1,4 +1,4 @@
-"""The prompt coreset of DPCore: prompts, each with the statistics of the batches that it serves."""
+"""The prompt coreset of DPCore: prompts, each with the statistics of the batches that it represents."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class Coreset(nn.Module):
 
     Args:
         feature_dim: Width D of the statistics.
-        prompt: A prompt of the shape and precision of those to be stored.
-        max_size: The most elements it holds; None lets it grow.
-        overflow: What makes room in a full coreset: ``merge`` averages the two elements of the smallest distance,
+        prompt: A prompt with the shape and precision of those to be stored.
+        max_size: Maximum number of elements; None for no limit.
+        overflow: How to make room in a full coreset: ``merge`` averages the two elements with the smallest distance,
             ``discard`` drops the oldest.
 
     States:
         mean, std: (K, D), at least float32. prompt: (K, ...).
 
-    Source: DPCore (Zhang et al., ICML 2025), Sec. 4.2 and 4.3; a limited size from its ablation.
+    Source: DPCore (Zhang et al., ICML 2025), Sec. 4.2 and 4.3; limited size as in its ablation.
     """
 
     mean: Tensor
@@ -51,22 +51,22 @@ class Coreset(nn.Module):
         return len(self.mean)
 
     def weights(self, stats: Statistics, tau: float) -> Tensor:
-        """The share (K,) of each element in the prompt for a batch of statistics (D,) (Eq. 7).
+        """Weight (K,) of each element in the prompt for a batch with statistics (D,) (Eq. 7).
 
         Args:
-            stats: Statistics of the batch, without prompt.
-            tau: Temperature, in feature units; towards 0 the nearest element takes all.
+            stats: Statistics of the batch, without a prompt.
+            tau: Temperature, in feature units; towards 0, the nearest element gets all the weight.
         """
         distances = statistics_distance(stats, Statistics(self.mean, self.std))
         return torch.softmax(-distances / tau, dim=0)
 
     def mix(self, weights: Tensor) -> Tensor:
-        """The sum of all prompts under the weights (K,) (Eq. 7)."""
+        """Weighted sum of all prompts, with weights (K,) (Eq. 7)."""
         return torch.tensordot(weights.to(self.prompt.dtype), self.prompt, dims=1)
 
     @torch.no_grad()
     def append(self, stats: Statistics, prompt: Tensor) -> None:
-        """Add an element, and make room if there are too many then."""
+        """Add an element, and make room if there are now too many."""
         self.mean = torch.cat([self.mean, stats.mean[None]])
         self.std = torch.cat([self.std, stats.std[None]])
         self.prompt = torch.cat([self.prompt, prompt[None]])
@@ -80,10 +80,10 @@ class Coreset(nn.Module):
         Standard deviations only grow, in the paper's text as in its released code.
 
         Args:
-            weights: (K,), as ``weights`` gives them.
+            weights: (K,), from ``weights``.
             stats: Statistics (D,) of the batch.
             prompt: The prompt after its update on the batch.
-            alpha: The share of the new value where a weight is 1.
+            alpha: Update rate of an element with weight 1.
         """
         rate = alpha * weights[:, None]  # (K, 1)
         self.mean += rate * (stats.mean - self.mean)
@@ -92,7 +92,7 @@ class Coreset(nn.Module):
         self.prompt += by_element * (prompt - self.prompt)
 
     def _make_room(self) -> None:
-        """Let the oldest element go, or average the two whose statistics are nearest, in the older one's place."""
+        """Drop the oldest element, or average the two with the nearest statistics at the position of the older one."""
         older, gone = 0, 0
         if self.overflow == "merge":
             elements = Statistics(self.mean, self.std)

@@ -9,7 +9,7 @@ def softmax_entropy(logits: Tensor) -> Tensor:
     """Shannon entropy of the softmax over the classes.
 
     Args:
-        logits: Scores of shape (B, K), or (B, K, H, W) where every pixel has its own.
+        logits: Scores of shape (B, K), or (B, K, H, W) for segmentation.
 
     Returns:
         Entropies of shape (B,) or (B, H, W), in nats, at least float32.
@@ -26,5 +26,5 @@ def softmax_entropy(logits: Tensor) -> Tensor:
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """Half precision becomes float32, float64 stays: statistics and entropies need the digits."""
+    """Convert half precision to float32, which statistics and entropies need, and keep float64."""
     return x.float() if x.element_size() < 4 else x

@@ -1,4 +1,4 @@
-"""Histograms of oriented gradients, as a target for reconstructing hidden patches."""
+"""Histograms of oriented gradients, as a target for reconstructing masked patches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.nn.functional import normalize, pad
 
 from tta_bench.functional.entropy import at_least_float32
 
-BINS = 9  # of pi / 9 each: a gradient and its opposite share one
+BINS = 9  # of pi / 9 each: opposite gradients share a bin
 LARGEST_CELL = 8  # pixels
 
 
@@ -25,7 +25,7 @@ def cell_size(patch_size: int) -> int:
 
 
 def hog_dim(patch_size: int, channels: int = 3) -> int:
-    """Length of the descriptor of a patch: bins of all channels and cells.
+    """Length of the descriptor of a patch: the bins of all channels and cells.
 
     Example:
         >>> [hog_dim(p) for p in (4, 8, 16, 32)]
@@ -35,28 +35,29 @@ def hog_dim(patch_size: int, channels: int = 3) -> int:
 
 
 def hog_targets(images: Tensor, patch_size: int) -> Tensor:
-    """Histogram of oriented gradients of each patch.
+    """Compute the histogram of oriented gradients of each patch.
 
-    Sobel gradients per channel vote with their magnitude for the bin of their direction; the votes are summed over
-    cells (see ``cell_size``) and the bins of a cell and channel have length one, or are all zero where it is flat.
+    Sobel gradients per channel vote with their magnitude for the bin of their direction. The votes are summed over
+    cells (see ``cell_size``), and the bins of a cell and channel are normalised to length one, or all zero in a flat
+    cell.
 
     Args:
         images: Batch (B, C, H, W) in [0, 1].
         patch_size: Side p of a patch in pixels, dividing H and W.
 
     Returns:
-        Descriptors (B, N, hog_dim(p, C)) of the patches in rows from the top left, at least float32. A descriptor
+        Descriptors (B, N, hog_dim(p, C)) of the patches, row by row from the top left, at least float32. A descriptor
         is ordered by channel, bin, row and column of the cell.
 
     Raises:
-        ValueError: If the patches do not fill the images.
+        ValueError: If the size of the images is not a multiple of the patch size.
 
     Source: Dalal & Triggs, CVPR 2005; MaskFeat (Wei et al., CVPR 2022); repository RanXu2000/continual-mae.
     """
     images = at_least_float32(images)
     batch, channels, height, width = images.shape
     if height % patch_size or width % patch_size:
-        raise ValueError(f"patches of {patch_size} pixels do not fill images of {height}x{width}")
+        raise ValueError(f"images of {height}x{width} cannot be split into patches of {patch_size} pixels")
     padded = pad(images, [1, 1, 1, 1], mode="reflect").flatten(0, 1)
     gx, gy = _sobel(padded), _sobel(padded.mT).mT  # (B C, H, W)
     bins = (torch.atan2(gx, gy) * (BINS / math.pi)).floor().long() % BINS
@@ -71,6 +72,6 @@ def hog_targets(images: Tensor, patch_size: int) -> Tensor:
 
 
 def _sobel(x: Tensor) -> Tensor:
-    """Horizontal gradient (..., H, W) of (..., H + 2, W + 2). Differences come first: exactly 0 where x is flat."""
+    """Horizontal gradient (..., H, W) of (..., H + 2, W + 2), from differences: exactly 0 in flat areas."""
     change = x[..., :-2] - x[..., 2:]
     return change[..., :-2, :] + 2 * change[..., 1:-1, :] + change[..., 2:, :]

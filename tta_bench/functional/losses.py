@@ -1,6 +1,6 @@
 """Losses between predictions.
 
-All take logits (B, K) and give one value per sample, (B,); of logits (B, K, H, W) one per pixel, (B, H, W).
+All take logits (B, K) and return one value per sample, (B,), or logits (B, K, H, W) and one per pixel, (B, H, W).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tta_bench.functional.entropy import at_least_float32
 
 
 def soft_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
-    """Cross-entropy of ``logits`` with the softmax of ``target``. Gradients flow through both; detach a teacher.
+    """Cross-entropy of ``logits`` with the softmax of ``target``. Gradients flow through both: detach a teacher.
 
     Source: CoTTA (Wang et al., CVPR 2022), Eq. 1.
 
@@ -25,7 +25,7 @@ def soft_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
 
 
 def hard_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
-    """Cross-entropy of ``logits`` with the class that ``target`` scores highest.
+    """Cross-entropy of ``logits`` with the argmax of ``target``.
 
     Source: Pseudo-Label (Lee, ICML Workshop 2013), Eq. 15.
 
@@ -38,7 +38,7 @@ def hard_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
 
 
 def symmetric_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
-    """Half the cross-entropy in each direction; the same whichever argument is the target.
+    """Half the sum of the cross-entropies in both directions; symmetric in its arguments.
 
     Source: repository qinenergy/cotta (its ImageNet code); RMT (Doebler et al., CVPR 2023), Eq. 2.
     """
@@ -46,7 +46,7 @@ def symmetric_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
 
 
 def soft_likelihood_ratio(logits: Tensor) -> Tensor:
-    """-sum_k p_k log(p_k / (1 - p_k) + 1e-5), with p clipped at 0.99 so that sure predictions keep a gradient.
+    """-sum_k p_k log(p_k / (1 - p_k) + 1e-5), with p clipped at 0.99 so that confident predictions keep a gradient.
 
     Source: ROID (Marsden et al., WACV 2024), Eq. 2, and repository mariodoebler/test-time-adaptation.
     """

@@ -1,7 +1,7 @@
-"""Memories of test images: which of a stream's images a method keeps to learn from.
+"""Memories of test images, which decide which images of a stream a method keeps to learn from.
 
-The contents are buffers, so a memory inside a method is saved and reset with it. Which image goes is decided one by
-one on the CPU, as published; the images are moved once per call.
+The contents are buffers, so a memory inside a method is saved and reset with it. Replacement is decided image by image
+on the CPU, as published; the images themselves are moved once per call.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ T = TypeVar("T")
 
 
 def cut_at_updates(waiting: int, batch_size: int, every: int) -> Iterator[tuple[slice, bool]]:
-    """Cut a batch after each ``every``-th image of the stream.
+    """Split a batch after each ``every``-th image of the stream.
 
     Args:
-        waiting: Images since the last cut, fewer than ``every``.
-        batch_size: Images in the batch.
-        every: Images from cut to cut.
+        waiting: Number of images since the last split, less than ``every``.
+        batch_size: Number of images in the batch.
+        every: Number of images between splits.
 
     Yields:
-        Rows of the batch, and whether an update is due behind them.
+        Rows of the batch, and whether an update is due after them.
 
     Example:
         >>> list(cut_at_updates(waiting=6, batch_size=5, every=8))
@@ -43,29 +43,29 @@ def cut_at_updates(waiting: int, batch_size: int, every: int) -> Iterator[tuple[
 
 @dataclass(eq=False)
 class _Item:
-    row: int  # among the stored images followed by the arriving ones
+    row: int  # index into the stored images followed by the arriving ones
     label: int
     entropy: float = 0.0
-    age: float = 0.0  # images that have arrived since, this one included
+    age: float = 0.0  # number of images that have arrived since, including this one
 
 
 class CSTU(nn.Module):
-    """Category-balanced sampling with timeliness and uncertainty: few, recent and sure images of every class.
+    """Category-balanced sampling with timeliness and uncertainty: few, recent and confident images of every class.
 
-    A class has a quota of N / K images. An image of a class below its quota enters while there is room, and then
+    A class has a quota of N / K images. An image of a class below its quota is stored while there is room, and then
     competes with the images of the largest classes; an image of a full class competes with its own class. The worst
-    rival goes if it is worse than the new image; otherwise the new image does. Worse means a larger
+    competitor is dropped if it is worse than the new image; otherwise the new image is. Worse means a larger
     w_age * sigmoid(age / N) + w_entropy * entropy / ln K.
 
     Args:
-        capacity: N, the most images it holds.
+        capacity: N, the maximum number of images.
         num_classes: K.
         age_weight: w_age.
         entropy_weight: w_entropy.
 
     States:
-        images (M, C, H, W), labels (M,), entropies (M,) in nats and ages (M,) in images, M <= N: sorted by label,
-        within a label in order of arrival. Empty at first.
+        images (M, C, H, W), labels (M,), entropies (M,) in nats and ages (M,) in images, M <= N: sorted by label and,
+        within a label, by arrival. Empty at first.
 
     Source:
         RoTTA (Yuan et al., CVPR 2023) and repository BIT-DA/RoTTA.
@@ -107,7 +107,7 @@ class CSTU(nn.Module):
         self.ages = entropies.new_tensor([item.age for item in items])
 
     def _make_room(self, items: list[_Item], new: _Item) -> bool:
-        """Whether the new item may enter; the item it replaces is removed."""
+        """Remove the item that the new item replaces, if any; return whether the new item is stored."""
         sizes = Counter(item.label for item in items)
         if sizes[new.label] >= self.capacity / self.num_classes:
             rivals = [item for item in items if item.label == new.label]
@@ -115,7 +115,7 @@ class CSTU(nn.Module):
             return True
         else:
             rivals = [item for item in items if sizes[item.label] == max(sizes.values())]
-        # Of equal items the last goes: the largest label, and then the latest arrival.
+        # Of equal items the last is dropped: the largest label, then the latest arrival.
         worst = max(reversed(rivals), key=lambda item: (self._score(item), item.label))
         if self._score(worst) <= self._score(new):
             return False
@@ -128,19 +128,19 @@ class CSTU(nn.Module):
 
 
 class PBRS(nn.Module):
-    """Prediction-balanced reservoir sampling: classes of equal size, each a uniform sample of its own past.
+    """Prediction-balanced reservoir sampling: classes of equal size, each a uniform sample of its past images.
 
-    A full memory gives an image of a smaller class the place of a random image of a random largest class. An image
-    of a largest class takes the place of a random image of its own class with probability m / n, where m of the n
-    images seen of it are stored.
+    In a full memory, an image of a smaller class replaces a random image of a random largest class. An image of a
+    largest class replaces a random image of its own class with probability m / n, where m of the n images seen of the
+    class are stored.
 
     Args:
-        capacity: N, the most images it holds.
+        capacity: N, the maximum number of images.
         num_classes: K.
 
     States:
-        images (M, C, H, W) and labels (M,), M <= N, in order of arrival, and seen (K,), the images that have arrived
-        of each class. Empty at first.
+        images (M, C, H, W) and labels (M,), M <= N, in order of arrival, and seen (K,), the number of images of each
+        class that have arrived. Empty at first.
 
     Source:
         NOTE (Gong et al., NeurIPS 2022), Alg. 1 and repository TaesikGong/NOTE.
@@ -175,7 +175,7 @@ class PBRS(nn.Module):
         self.seen = labels.new_tensor(seen)
 
     def _make_room(self, items: list[_Item], new: _Item, seen: int, rng: torch.Generator) -> bool:
-        """Whether the new item may enter; the item it replaces is removed."""
+        """Remove the item that the new item replaces, if any; return whether the new item is stored."""
         sizes = Counter(item.label for item in items)
         largest = sorted(label for label in sizes if sizes[label] == max(sizes.values()))
         if new.label not in largest:

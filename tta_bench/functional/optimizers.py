@@ -1,4 +1,4 @@
-"""The two optimizers between which most methods choose."""
+"""The two optimizers that most methods offer."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def sgd_or_adam(
     momentum: float = 0.9,
     nesterov: bool = False,
 ) -> Optimizer:
-    """Make an optimizer without weight decay.
+    """Create an optimizer without weight decay.
 
     Args:
-        parameters: What it steps.
-        name: ``sgd``, or ``adam`` with betas 0.9 and 0.999, which has no use for what follows ``lr``.
+        parameters: Parameters to optimize.
+        name: ``sgd``, or ``adam`` with betas 0.9 and 0.999, which ignores all arguments after ``lr``.
         lr: Learning rate.
         momentum: Momentum of SGD.
         nesterov: Whether SGD uses Nesterov momentum.

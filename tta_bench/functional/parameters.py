@@ -1,4 +1,4 @@
-"""Which parameters a method adapts."""
+"""Selection of the parameters that a method adapts."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def batch_norms(module: nn.Module) -> list[BatchNorm]:
 
 
 def norm_layers(module: nn.Module, part: Literal["all", "early"] = "all") -> list[nn.Module]:
-    """Normalisation layers inside ``module`` that own an affine weight, in order of definition.
+    """Normalisation layers inside ``module`` that have an affine weight, in order of definition.
 
     Args:
         module: A network, or a backbone around one.
         part: ``all``, or ``early``: without the last quarter of a transformer's blocks (9 to 11 of 12) and its final
-            norm, without ``layer4`` of a residual network, without the last of a SegFormer's four stages and its head
-            (ours). SAR and DeYO adapt these; late layers are sensitive.
+            norm, without ``layer4`` of a residual network, or without the last of a SegFormer's four stages and its
+            head (ours). SAR and DeYO adapt these, since late layers are sensitive.
 
     Source: SAR (Niu et al., ICLR 2023), Sec. 4 and repository mr-eggplant/SAR.
     """
@@ -44,21 +44,21 @@ def norm_layers(module: nn.Module, part: Literal["all", "early"] = "all") -> lis
 
 
 def _index(name: str, of: str) -> int:
-    """Which of the ``stages`` or ``blocks`` a layer is in; -1 if in none."""
+    """Index of the stage or block that contains a layer; -1 if there is none."""
     found = re.search(rf"(?:^|\.){of}\.(\d+)", name)
     return int(found[1]) if found else -1
 
 
 def segments(module: nn.Module) -> bool:
-    """Whether ``module`` is a backbone that scores every pixel."""
+    """Whether ``module`` is a segmentation backbone."""
     return bool(getattr(module, "segments", False))
 
 
 def use_batch_statistics(module: nn.Module) -> None:
-    """Let batch norm layers normalise by the statistics of the batch, and forget those of the source.
+    """Let batch norm layers normalise with the statistics of the batch, discarding those of the source.
 
-    A network that scores pixels keeps those of the source: it sees one image at a time, and the published
-    configurations for SegFormer, whose head has the one batch norm, keep them.
+    Segmentation networks keep the source statistics: they see one image at a time, and the published configurations
+    for SegFormer, which has a single batch norm in its head, keep them.
 
     Source: Tent (Wang et al., ICLR 2021), Sec. 3.2.
     """
@@ -70,8 +70,8 @@ def use_batch_statistics(module: nn.Module) -> None:
 def adapt_norm_layers(module: nn.Module, part: Literal["all", "early"] = "all") -> list[nn.Parameter]:
     """Freeze ``module`` except for the affine parameters of its normalisation layers.
 
-    Batch norm layers use the statistics of the batch from now on, except in a network that scores pixels; other norms
-    have no such state.
+    From now on, batch norm layers use the statistics of the batch, except in segmentation networks; other norms have
+    no running statistics.
 
     Args:
         module: A network, or a backbone around one.
@@ -81,7 +81,7 @@ def adapt_norm_layers(module: nn.Module, part: Literal["all", "early"] = "all") 
         The trainable parameters.
 
     Raises:
-        ValueError: If there is no normalisation layer to adapt.
+        ValueError: If there are no normalisation layers to adapt.
 
     Source: Tent (Wang et al., ICLR 2021), Sec. 3.2.
     """
@@ -96,7 +96,7 @@ def adapt_norm_layers(module: nn.Module, part: Literal["all", "early"] = "all") 
 def adapt_weights_and_biases(module: nn.Module) -> list[nn.Parameter]:
     """Freeze ``module`` except for all parameters named ``weight`` or ``bias``; [CLS] and positions stay frozen.
 
-    Batch norm layers use the statistics of the batch from now on, except in a network that scores pixels.
+    From now on, batch norm layers use the statistics of the batch, except in segmentation networks.
 
     Returns:
         The trainable parameters.

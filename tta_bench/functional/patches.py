@@ -1,4 +1,4 @@
-"""Images cut into patches and put together in another order."""
+"""Rearrangement of the patches of images."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from torch.nn.functional import fold, unfold
 
 
 def shuffle_patches(images: Tensor, order: Tensor) -> Tensor:
-    """Cut each image into a grid of g x g patches and rearrange them: what is local stays, the shape goes.
+    """Split each image into a grid of g x g patches and rearrange them: this destroys shapes but not local features.
 
     Args:
-        images: Batch (B, C, H, W). If g does not divide a side, the image is resized to the next smaller size that it
-            divides, and back afterwards.
-        order: (B, g * g) int64, a permutation per image on its device: place j, counted row by row, takes the patch
-            from place ``order[:, j]``.
+        images: Batch (B, C, H, W). If g does not divide a side, the image is resized to the next smaller multiple of
+            g, and back afterwards.
+        order: (B, g * g) int64, one permutation per image on its device: position j, counted row by row, gets the
+            patch from position ``order[:, j]``.
 
     Returns:
         Batch (B, C, H, W).

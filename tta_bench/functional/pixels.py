@@ -1,4 +1,4 @@
-"""Scores per image or per pixel, alike: what is a number per image or per class, and a loss with labels."""
+"""Reductions and losses that work alike for scores per image and per pixel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tta_bench.functional.segmentation import IGNORE
 
 
 def per_image(values: Tensor) -> Tensor:
-    """Mean of each image: values (B,) or of pixels (B, H, W) -> (B,).
+    """Mean (B,) of each image, from values (B,) or (B, H, W).
 
     Example:
         >>> import torch
@@ -20,7 +20,7 @@ def per_image(values: Tensor) -> Tensor:
 
 
 def per_class(scores: Tensor) -> Tensor:
-    """Mean of each class: scores (B, K) or of pixels (B, K, H, W) -> (K,).
+    """Mean (K,) of each class, from scores (B, K) or (B, K, H, W).
 
     Example:
         >>> import torch
@@ -31,12 +31,12 @@ def per_class(scores: Tensor) -> Tensor:
 
 
 def labeled_cross_entropy(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
-    """Mean cross-entropy of logits (B, K) with labels (B,), or over the pixels that count; 0 if none does.
+    """Mean cross-entropy with labels, over images or over all pixels that are not ignored; 0 if there are none.
 
     Args:
         logits: (B, K) or (B, K, H, W).
-        labels: (B,), or (B, H, W) where 255 does not count.
-        label_smoothing: Share of the target that all classes divide among them.
+        labels: (B,), or (B, H, W) with 255 for ignored pixels.
+        label_smoothing: Part of the target that is spread evenly over all classes.
     """
     if labels.ndim == 1:
         return F.cross_entropy(logits, labels, label_smoothing=label_smoothing)

@@ -1,4 +1,4 @@
-"""Batch norm that follows the stream: source statistics moved slowly by those of each batch learned from."""
+"""Robust batch norm: source statistics that slowly follow those of the batches that a method learns from."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tta_bench.functional.parameters import BatchNorm
 
 
 class RobustBN(BatchNorm):
-    """Normalise by a running mean and variance; while ``follows`` is set, move them by ``alpha`` first.
+    """Normalise with a running mean and variance; while ``follows`` is set, update them by ``alpha`` first.
 
-    The layer has no ``running_mean`` of torch's kind, as other layers that look at the batch: whoever asks, finds that
-    it cannot see a share of a batch.
+    Like other layers that use batch statistics, it has no ``running_mean`` as in torch, so that code which checks this
+    knows that it must see whole batches.
 
     Args:
-        layer: The source model's layer, whose weights it takes and whose statistics it copies.
-        alpha: Share of the batch in the new mean and (biased) variance.
+        layer: The source model's layer, whose weights are used and whose statistics are copied.
+        alpha: Weight of the batch in the new mean and (biased) variance.
 
     Raises:
         ValueError: If ``layer`` has no statistics.
@@ -34,7 +34,7 @@ class RobustBN(BatchNorm):
 
     def __init__(self, layer: BatchNorm, alpha: float) -> None:
         if layer.running_mean is None or layer.running_var is None:
-            raise ValueError("robust batch norm starts from the source statistics, and this layer has none")
+            raise ValueError("robust batch norm starts from the source statistics, but this layer has none")
         super().__init__(layer.num_features, eps=layer.eps, track_running_stats=False)
         self.weight, self.bias = layer.weight, layer.bias
         self.register_buffer("mean", layer.running_mean.clone())
@@ -43,7 +43,7 @@ class RobustBN(BatchNorm):
         self.follows = False
 
     def forward(self, input: Tensor) -> Tensor:
-        """Features (B, C, ...) -> the same shape. Gradients flow through the batch's part of the statistics."""
+        """Normalise features (B, C, ...). Gradients flow through the batch's part of the statistics."""
         if not self.follows:
             return batch_norm(input, self.mean, self.var, self.weight, self.bias, eps=self.eps)
         var, mean = torch.var_mean(input, dim=[0, *range(2, input.ndim)], unbiased=False)
@@ -64,13 +64,13 @@ def use_robust_batch_norm(module: nn.Module, alpha: float) -> None:
         for name, layer in parent.named_children():
             if isinstance(layer, BatchNorm):
                 if type(layer) not in (nn.BatchNorm1d, nn.BatchNorm2d):
-                    raise ValueError(f"robust batch norm cannot take the place of {type(layer).__name__}")
+                    raise ValueError(f"robust batch norm cannot replace {type(layer).__name__}")
                 setattr(parent, name, RobustBN(layer, alpha))
 
 
 @contextmanager
 def following(*networks: nn.Module) -> Iterator[None]:
-    """Let the statistics of robust batch norm layers follow the batches that go forward inside the block."""
+    """Context in which the statistics of robust batch norm layers follow the forwarded batches."""
     layers = [layer for network in networks for layer in network.modules() if isinstance(layer, RobustBN)]
     for layer in layers:
         layer.follows = True

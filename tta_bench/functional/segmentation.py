@@ -1,4 +1,4 @@
-"""Confusion matrices of segmented images, and predictions from several views of an image."""
+"""Confusion matrices for segmentation, and predictions from several views of an image."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from torch import Tensor
 
 from tta_bench.functional.entropy import at_least_float32
 
-IGNORE = 255  # the label of pixels that do not count
+IGNORE = 255  # the label of ignored pixels
 
 
 def confusion_per_image(predicted: Tensor, labels: Tensor, num_classes: int, ignore: int = IGNORE) -> Tensor:
     """Count the pixels of each image by label and prediction, without waiting for the device.
 
-    torchmetrics counts a batch as a whole; a batch here may hold images of several domains.
+    torchmetrics counts a whole batch, but a batch here may contain images of several domains.
 
     Args:
         predicted: Classes (B, H, W) int64.
         labels: Classes (B, H, W) int64, each a class or ``ignore``.
         num_classes: K.
-        ignore: Label of pixels that do not count.
+        ignore: Label of ignored pixels.
 
     Returns:
         (B, K, K) int64: rows are labels, columns are predictions.
@@ -33,12 +33,12 @@ def confusion_per_image(predicted: Tensor, labels: Tensor, num_classes: int, ign
 
 
 def resized(scores: Tensor, size: tuple[int, int]) -> Tensor:
-    """Scores (B, K, h, w) -> (B, K, H, W): bilinear, corners not aligned."""
+    """Resize scores (B, K, h, w) to (B, K, H, W): bilinear, corners not aligned."""
     return scores if scores.shape[-2:] == size else F.interpolate(scores, size, mode="bilinear", align_corners=False)
 
 
 def selected_images(selected: Tensor) -> int:
-    """How many images a selection (B,), or one of pixels (B, H, W), reaches: a pass back goes through those.
+    """Number of images with selected samples (B,) or pixels (B, H, W), through which the backward pass goes.
 
     Example:
         >>> selected_images(torch.tensor([[[True, True]], [[False, False]]]))
@@ -55,21 +55,21 @@ def view_probabilities(
     flips: bool = True,
     size: tuple[int, int] | None = None,
 ) -> Iterator[Tensor]:
-    """Class probabilities that a network gives to resized and mirrored views of the images, one view at a time.
+    """Class probabilities of resized and mirrored views of the images, one view at a time.
 
     Args:
-        network: Images (B, C, h, w) -> logits (B, K, h, w).
+        network: Maps images (B, C, h, w) to logits (B, K, h, w).
         images: (B, C, H, W).
-        scales: Factors of height and width.
-        flips: Whether every view is also shown mirrored.
-        size: Height and width at which views meet; None takes those of the images.
+        scales: Scale factors of height and width.
+        flips: Whether every view is also mirrored.
+        size: Common height and width of the probabilities; None uses those of the images.
 
     Yields:
-        (B, K, *size), at least float32: a scale after the other, each as it is and then mirrored.
+        (B, K, *size), at least float32: scale by scale, each unmirrored and then mirrored.
     """
     height, width = images.shape[-2:]
     for scale in scales:
-        view = resized(images, (int(height * scale + 0.5), int(width * scale + 0.5)))  # rounded as mmcv does
+        view = resized(images, (int(height * scale + 0.5), int(width * scale + 0.5)))  # rounded as in mmcv
         for mirrored in (False, True)[: 1 + flips]:
             logits = network(view.flip(-1) if mirrored else view)
             logits = resized(at_least_float32(logits), size or (height, width))  # softmax follows the resizing

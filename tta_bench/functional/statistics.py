@@ -1,4 +1,4 @@
-"""Feature statistics and the distance between two of them."""
+"""Feature statistics and the distance between them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Statistics(NamedTuple):
 
 
 def batch_statistics(features: Tensor) -> Statistics:
-    """Mean and unbiased standard deviation over a batch; of maps, those of ``map_statistics``, averaged over the batch.
+    """Mean and unbiased standard deviation over a batch; for maps, ``map_statistics`` averaged over the batch.
 
     Args:
         features: Features of shape (N, D), N >= 2, or maps (N, D, h, w).
@@ -28,10 +28,10 @@ def batch_statistics(features: Tensor) -> Statistics:
         Mean and standard deviation, each of shape (D,), at least float32.
 
     Raises:
-        ValueError: If N < 2, or maps have one position; the standard deviation of one sample is undefined, and a NaN
-            must not spread.
+        ValueError: If N < 2, or maps have only one position: the standard deviation of one sample is undefined, and
+            NaN would propagate.
 
-    Source: DPCore (Zhang et al., ICML 2025), Sec. 4.1; of maps: ours.
+    Source: DPCore (Zhang et al., ICML 2025), Sec. 4.1; for maps: ours.
     """
     if features.ndim == 4:
         of_images = map_statistics(features)
@@ -43,23 +43,23 @@ def batch_statistics(features: Tensor) -> Statistics:
 
 
 def map_statistics(maps: Tensor) -> Statistics:
-    """Mean and unbiased standard deviation over the positions of each map: one image has statistics of its own.
+    """Mean and unbiased standard deviation over the positions of each map, separately for each image.
 
     Args:
-        maps: (N, D, h, w), of at least two positions.
+        maps: (N, D, h, w), with at least two positions.
 
     Returns:
         Mean and standard deviation, each of shape (N, D), at least float32.
 
     Raises:
-        ValueError: If there is one position.
+        ValueError: If there is only one position.
 
     Example:
         >>> map_statistics(torch.tensor([[[[1.0, 2.0, 3.0]]]]))
         Statistics(mean=tensor([[2.]]), std=tensor([[1.]]))
     """
     if maps.shape[2:].numel() < 2:
-        raise ValueError("a standard deviation needs at least 2 positions of a map, got 1: give larger images")
+        raise ValueError("a standard deviation needs at least 2 positions of a map, got 1: use larger images")
     std, mean = torch.std_mean(at_least_float32(maps), dim=(2, 3))
     return Statistics(mean, std)
 
@@ -69,7 +69,7 @@ def statistics_distance(a: Statistics, b: Statistics) -> Tensor:
 
     Args:
         a: Statistics of shape (..., D).
-        b: Statistics of a shape that broadcasts with ``a``; (M, D) gives M distances.
+        b: Statistics whose shape broadcasts with ``a``; (M, D) results in M distances.
 
     Returns:
         Distances of shape (...), in feature units.
@@ -86,14 +86,14 @@ def statistics_distance(a: Statistics, b: Statistics) -> Tensor:
 
 
 class SourceStatistics(NamedTuple):
-    """Statistics of source images, and how far from them batches of source images lie: sampling alone.
+    """Statistics of source images, and the expected distance of clean batches to them due to sampling alone.
 
     Attributes:
         mean: (D,).
         std: (D,).
-        spread: (), how far one image is on average. Features have no standard deviation of one image; there it is
-            what makes ``floor`` right for batches of a Gaussian: the norm of ``std`` for the mean, and that over
-            sqrt 2 for the standard deviation.
+        spread: (), the mean distance of a single image. A single feature vector has no standard deviation; for
+            features it is the value for which ``floor`` is correct for Gaussian batches: the norm of ``std`` for the
+            mean, plus the same over sqrt 2 for the standard deviation.
     """
 
     mean: Tensor
@@ -102,19 +102,19 @@ class SourceStatistics(NamedTuple):
 
     @classmethod
     def measure(cls, batches: Iterable[Tensor]) -> SourceStatistics:
-        """Statistics over all batches together.
+        """Compute the statistics over all batches together.
 
         Args:
             batches: Features of source images, (B, D), or maps (B, D, h, w), whose sizes may differ between batches.
 
         Raises:
-            ValueError: As ``batch_statistics``.
+            ValueError: As in ``batch_statistics``.
 
-        Source: DPCore (Zhang et al., ICML 2025), Sec. 4.1; of maps, and the spread: ours.
+        Source: DPCore (Zhang et al., ICML 2025), Sec. 4.1; for maps, and the spread: ours.
         """
         features, maps = [], []
         for batch in batches:
-            if batch.ndim == 4:  # only the statistics are kept, maps are large
+            if batch.ndim == 4:  # maps are large, so only their statistics are kept
                 maps.append(map_statistics(batch))
             else:
                 features.append(batch)
@@ -130,10 +130,10 @@ class SourceStatistics(NamedTuple):
         return statistics_distance(stats, Statistics(self.mean, self.std))
 
     def floor(self, num_images: int, num_source: int) -> Tensor:
-        """The distance () that clean batches have on average: of the batch's sampling and of the source's.
+        """Expected distance () of clean batches, due to the sampling of the batch and of the source images.
 
         Args:
-            num_images: Images of the batch.
-            num_source: Images behind these statistics.
+            num_images: Number of images of the batch.
+            num_source: Number of images of these statistics.
         """
         return self.spread * (1 / num_images + 1 / num_source) ** 0.5

@@ -1,4 +1,4 @@
-"""Augmented source images, as networks are trained on them: drawn anew for every image."""
+"""Augmented source images, as used to train networks, drawn independently for every image."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 import torchvision.transforms.v2.functional as F
 from torch import Tensor
 
-ASPECT = 4 / 3  # of a crop, at most, either way
+ASPECT = 4 / 3  # largest aspect ratio of a crop
 JITTER = 0.4  # brightness, contrast and saturation change by a factor of at most 1 -/+ this
-HUE = 0.1  # share of the colour circle
+HUE = 0.1  # fraction of the colour circle
 BLUR = (0.1, 2.0)  # standard deviation in pixels
 
 
 def training_view(images: Tensor, rng: torch.Generator, **changes: Any) -> Tensor:
-    """Images (B, 3, H, W) in [0, 1] -> the images of a ``training_pair``, which takes the same changes."""
+    """Augment images (B, 3, H, W) in [0, 1] as in ``training_pair``, with the same arguments."""
     return training_pair(images, torch.empty(len(images)), rng, **changes)[0]
 
 
@@ -33,23 +33,23 @@ def training_pair(
     blur: float = 0.0,
     blur_size: int = 5,
 ) -> tuple[Tensor, Tensor]:
-    """Random crops resized to the old size, mirrored half of the time, with some of the colours changed.
+    """Crop, mirror and change the colours of images at random, keeping their size.
 
     Whether an image is changed is drawn per image; the strengths of jitter and blur are shared by the batch.
 
     Args:
         images: (B, 3, H, W) in [0, 1].
-        labels: (B,), which stay as they are, or maps (B, H, W), which are cropped and mirrored with their images.
+        labels: (B,), which are not changed, or maps (B, H, W), which are cropped and mirrored with their images.
         rng: Generator on the CPU.
-        crop: Smallest share of the area that is kept; 1 keeps the whole image.
-        mirror: Probability of being mirrored.
-        jitter: Probability of another brightness, contrast, saturation and hue.
-        grey: Probability of losing the colours.
+        crop: Smallest fraction of the area that is kept; 1 keeps the whole image.
+        mirror: Probability of mirroring.
+        jitter: Probability of changing brightness, contrast, saturation and hue.
+        grey: Probability of conversion to grey.
         blur: Probability of a Gaussian blur.
-        blur_size: Side of the kernel of the blur in pixels, odd.
+        blur_size: Side of the blur kernel in pixels, odd.
 
     Returns:
-        Images (B, 3, H, W) in [0, 1], and labels of the old shape.
+        Images (B, 3, H, W) in [0, 1], and labels of the same shape as before.
 
     Source: the crops of GoogLeNet (Szegedy et al., CVPR 2015); the colours of SimCLR (Chen et al., ICML 2020), App. A.
     """
@@ -89,7 +89,7 @@ def training_pair(
 
 
 def _cropped(images: Tensor, sides: Tensor, centres: Tensor, mode: str = "bilinear") -> Tensor:
-    """Windows with ``sides`` and ``centres`` (B, 2), x before y, in units of half an image, at the old size."""
+    """Crop windows with ``sides`` and ``centres`` (B, 2), x before y, in half images, and resize them to full size."""
     theta = torch.cat([torch.diag_embed(sides), centres[..., None]], dim=2).to(images)  # (B, 2, 3)
     grid = torch.nn.functional.affine_grid(theta, list(images.shape), align_corners=False)
     return torch.nn.functional.grid_sample(images, grid, mode=mode, padding_mode="border", align_corners=False)

@@ -1,4 +1,4 @@
-"""Arithmetic on sets of weights: averages, restoring, sharpness. All in place, one fused kernel where there is one."""
+"""In-place arithmetic on sets of weights: averages, restoring, sharpness, with fused kernels where available."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 @torch.no_grad()
 def ema_update(teacher: nn.Module, student: nn.Module, momentum: float) -> None:
-    """Set teacher to momentum * teacher + (1 - momentum) * student, for all parameters that the two do not share.
+    """Set teacher to momentum * teacher + (1 - momentum) * student, for all parameters that they do not share.
 
     Source: Mean teachers (Tarvainen & Valpola, NeurIPS 2017), Sec. 2; CoTTA (Wang et al., CVPR 2022), Eq. 2.
     """
@@ -20,7 +20,7 @@ def ema_update(teacher: nn.Module, student: nn.Module, momentum: float) -> None:
 
 @torch.no_grad()
 def lerp(tensors: Sequence[Tensor], towards: Sequence[Tensor], share: float) -> None:
-    """Move each tensor by ``share`` of the way towards another."""
+    """Move each tensor towards another by the fraction ``share`` of their difference."""
     if tensors:
         torch._foreach_lerp_(list(tensors), list(towards), share)
 
@@ -29,12 +29,12 @@ def lerp(tensors: Sequence[Tensor], towards: Sequence[Tensor], share: float) -> 
 def stochastic_restore(
     parameters: Sequence[Tensor], source: Sequence[Tensor], draw_mask: Callable[[Tensor], Tensor]
 ) -> None:
-    """Set a random part of every tensor back to its source value.
+    """Restore a random part of every tensor to its source value.
 
     Args:
         parameters: Tensors to change.
         source: Their source values.
-        draw_mask: Gives a boolean mask of a tensor's shape on its device, True where it is restored.
+        draw_mask: Draws a boolean mask with a tensor's shape on its device, True where it is restored.
 
     Source: CoTTA (Wang et al., CVPR 2022), Eq. 7-8.
     """
@@ -44,10 +44,10 @@ def stochastic_restore(
 
 @torch.no_grad()
 def sam_ascend(parameters: Sequence[nn.Parameter], rho: float) -> list[Tensor]:
-    """Move the weights by ``rho`` along their gradients, to where the loss is sharpest nearby.
+    """Move the weights by ``rho`` along their gradients, to the nearby point of largest loss.
 
     Returns:
-        The weights before, for ``sam_return``.
+        The previous weights, for ``sam_return``.
 
     Source: SAM (Foret et al., ICLR 2021), Eq. 2; SAR (Niu et al., ICLR 2023), Eq. 4.
     """
@@ -61,6 +61,6 @@ def sam_ascend(parameters: Sequence[nn.Parameter], rho: float) -> list[Tensor]:
 
 @torch.no_grad()
 def sam_return(parameters: Sequence[nn.Parameter], before: Sequence[Tensor]) -> None:
-    """Undo ``sam_ascend``; the gradients stay for the step."""
+    """Undo ``sam_ascend``, keeping the gradients for the step."""
     for p, value in zip(parameters, before, strict=True):
         p.copy_(value)

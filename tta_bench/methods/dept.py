@@ -61,7 +61,7 @@ class DePT(TTAMethod):
         seed: Seed of the initial prompts and heads, and the augmentations.
 
     Raises:
-        ValueError: If the memory is too small, or the backbone is no transformer.
+        ValueError: If the memory is too small, or the backbone is not a transformer.
 
     States:
         center (P,): of the teacher's projections. memory_features (N, D), memory_probabilities (N, K): of the last

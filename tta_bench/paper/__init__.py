@@ -1,1 +1,1 @@
-"""The tables and figures of DPCore's paper, run and set beside the published numbers."""
+"""Reproduction of the tables and figures of DPCore's paper, beside the published numbers."""

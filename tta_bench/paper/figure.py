@@ -1,4 +1,4 @@
-"""A reproduced table as a picture: bars per row, lines over the columns, or curves over the batches."""
+"""Figures of reproduced tables: bars per row, lines over the columns, or curves over the batches."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from tta_bench.paper.measures import MEASURES
 from tta_bench.paper.reproduce import Reproduction
 from tta_bench.paper.tables import PaperColumn, PaperRow
 
-Panel = Callable[[Any], None]  # paints into matplotlib's Axes
+Panel = Callable[[Any], None]  # draws into matplotlib's Axes
 
 PER_LINE = 3
 
 
 def draw(done: Reproduction, path: Path, title: str) -> None:
-    """Draw what has been run.
+    """Draw a reproduced table.
 
-    The paper's numbers are drawn beside ours only where the data are the paper's.
+    The paper's numbers are drawn beside ours only if the data are the paper's.
 
     Args:
         done: The table.
-        path: Picture to write; its ending decides the format.
-        title: Its heading.
+        path: Output file; its suffix determines the format.
+        title: Title of the figure.
     """
-    from matplotlib.figure import Figure  # slow to import, and only a picture needs it
+    from matplotlib.figure import Figure  # slow to import, and only needed for figures
 
     table = done.plan.table
     panels = {"bars": _bar_panels, "lines": _line_panels, "curves": _curve_panels}[table.draw](done)
@@ -46,7 +46,7 @@ def draw(done: Reproduction, path: Path, title: str) -> None:
 
 
 def _bar_panels(done: Reproduction) -> list[Panel]:
-    """A panel per column that is neither a domain nor a gain, which says what the error says."""
+    """One panel per column, except for domains, and for gains, which are redundant with the error."""
     row, measure_of = done.plan.table.rows[0], done.plan.table.measure_of
     return [
         partial(_bars, done, c)
@@ -70,7 +70,7 @@ def _bars(done: Reproduction, column: PaperColumn, ax: Any) -> None:
 
 
 def _line_panels(done: Reproduction) -> list[Panel]:
-    """A panel per measure, with a line per row over the columns that are single settings."""
+    """One panel per measure, with one line per row over the columns that are single settings."""
     table = done.plan.table
     columns = [column for column in done.columns if not column.over]
     by_measure: dict[str, list[PaperRow]] = {}
@@ -92,7 +92,7 @@ def _lines(done: Reproduction, rows: Sequence[PaperRow], columns: Sequence[Paper
 
 
 def _curve_panels(done: Reproduction) -> list[Panel]:
-    """One panel with the curve of every row's first run."""
+    """One panel with the curve of the first run of every row."""
     return [partial(_curves, done)]
 
 
@@ -120,7 +120,7 @@ def _paper(done: Reproduction, row: PaperRow, column: PaperColumn) -> float | No
 
 
 def _known(values: Iterable[float | None]) -> tuple[list[int], list[float]]:
-    """Places and numbers of what is known."""
+    """Positions and values of the known numbers."""
     known = [(k, x) for k, x in enumerate(values) if x is not None]
     return [k for k, _ in known], [x for _, x in known]
 

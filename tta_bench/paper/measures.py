@@ -1,4 +1,4 @@
-"""What a cell of the paper's tables shows, read from the files of a run."""
+"""Measures in the cells of the paper's tables, read from the files of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tta_bench.report.runs import RunRecord
 from tta_bench.results.rows import BatchRow
 from tta_bench.results.run_folder import read_rows
 
-# The run, the domain or None for all, and the run of the reference method on the same stream or None.
+# Arguments: the run, the domain or None for all, and the run of the reference method on the same stream or None.
 Value = Callable[[RunRecord, str | None, RunRecord | None], float | None]
 
 
@@ -20,10 +20,10 @@ class PaperMeasure:
     """A number of a run.
 
     Attributes:
-        label: What the axis of a picture says.
-        value: Reads it; None where the run does not have it.
-        form: Writes it.
-        reference: The method whose run it is relative to, if any.
+        label: Axis label in figures.
+        value: Reads it; returns None if the run does not have it.
+        form: Formats it.
+        reference: The method to whose run it is relative, if any.
     """
 
     label: str
@@ -86,7 +86,7 @@ def _distance(name: str) -> Value:
 
 
 def _diagnostic(run: RunRecord, domain: str | None, name: str) -> list[float]:
-    """A number of every batch that has it, or of those with the domain."""
+    """A number of every batch that has it, optionally only batches with the domain."""
     found = [
         row.diagnostics[name] for row in _rows(run) if name in row.diagnostics and domain in (None, *row.by_domain)
     ]
@@ -100,7 +100,7 @@ def _rows(run: RunRecord) -> Sequence[BatchRow]:
 
 
 def short(x: float) -> str:
-    """Two decimals at most.
+    """Format a number with at most two decimals.
 
     Example:
         >>> [short(x) for x in (1.0, 1.056, 11.7, 0.0)]
@@ -110,7 +110,7 @@ def short(x: float) -> str:
 
 
 def count(x: float) -> str:
-    """A number of parameters.
+    """Format a number of parameters.
 
     Example:
         >>> [count(x) for x in (0, 512, 1800, 30_000, 86_570_000, -2_500)]

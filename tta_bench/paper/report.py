@@ -1,4 +1,4 @@
-"""A reproduced table for the terminal, in Markdown and as CSV: ours, the paper's and the difference side by side."""
+"""Reproduced tables for the terminal, in Markdown and as CSV, with our numbers, the paper's and the difference."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tta_bench.results.identity import NOT_IDENTITY
 
 PAPER = "Zhang et al., ICML 2025"
 LINES = ("ours", "paper", "difference")
-SILENT = (*NOT_IDENTITY, "trainer")  # words that do not change what a cell is about
+SILENT = (*NOT_IDENTITY, "trainer")  # overrides that are not worth a remark
 HEAD = ("row", "column", "measure", "ours", "std", "runs", "paper", "difference", "failed")
 
 
 def heading(done: Reproduction) -> str:
-    """What was run, and whether it may be compared with the paper."""
+    """Heading of the table, which says whether it may be compared with the paper."""
     table = done.plan.table
     text = f"{table.title} ({PAPER}, {table.place})"
     if not done.is_substitute:
@@ -36,7 +36,7 @@ def heading(done: Reproduction) -> str:
 
 
 def remarks(done: Reproduction) -> list[str]:
-    """What a reader has to know, a sentence each."""
+    """Remarks for the reader, one sentence each."""
     table = done.plan.table
     seeds = ", ".join(map(str, table.seeds))
     words = [str(word) for word in done.plan.common if word.key.partition(".")[0] not in (*SILENT, "dataset")]
@@ -49,7 +49,7 @@ def remarks(done: Reproduction) -> list[str]:
         + "; mean ± standard deviation over the runs of a cell" * _has_spread(done)
         + ".",
         f"With {' '.join(words)}." if words else "",
-        f"{', '.join(oracle)}: an oracle tells it where domains begin." if oracle else "",
+        f"{', '.join(oracle)}: uses an oracle for the domain boundaries." if oracle else "",
         table.note,
     ]
     return [*filter(None, found), *(f"Failed: {words}: {error}" for words, error in done.failures.items())]
@@ -60,7 +60,7 @@ def _has_spread(done: Reproduction) -> bool:
 
 
 def _lines(done: Reproduction, row: PaperRow, columns: Sequence[PaperColumn]) -> Iterator[list[str]]:
-    """The lines of a row: what it is, and a text per column."""
+    """The lines of a row: its label, and one text per column."""
     cells = [(column, done.cells[row.name, column.name]) for column in columns]
     last = 1 if all(cell.paper is None for _, cell in cells) else 2 if done.is_substitute else 3
     for kind in LINES[:last]:
@@ -85,7 +85,7 @@ def _ours(done: Reproduction, row: PaperRow, column: PaperColumn, cell: PaperCel
 
 
 def print_report(done: Reproduction, console: Console) -> None:
-    """Print the table; one that is too wide for the terminal in several parts."""
+    """Print the table, in several parts if it is too wide for the terminal."""
     rows, columns = done.plan.table.rows, done.columns
     texts = {row.name: list(_lines(done, row, columns)) for row in rows}
     labels = max(map(len, texts)) + len(LINES[2]) + 7
@@ -111,7 +111,7 @@ def print_report(done: Reproduction, console: Console) -> None:
 
 
 def _parts(widths: Sequence[int], room: int) -> list[tuple[int, int]]:
-    """Ranges of columns that fit into the room, at least one in each.
+    """Split columns into ranges that fit into the room, with at least one column each.
 
     Example:
         >>> _parts([10, 10, 10], 25)
@@ -126,7 +126,7 @@ def _parts(widths: Sequence[int], room: int) -> list[tuple[int, int]]:
 
 
 def markdown_text(done: Reproduction) -> str:
-    """The table in Markdown."""
+    """Format the table in Markdown."""
     head = ["", "", *(markdown(column.name) for column in done.columns)]
     lines = [head, ["---", "---", *["---:"] * len(done.columns)]]
     for row in done.plan.table.rows:
@@ -138,7 +138,7 @@ def markdown_text(done: Reproduction) -> str:
 
 
 def csv_text(done: Reproduction) -> str:
-    """A line per cell; the difference is empty on substitute data."""
+    """Format one line per cell; the difference is empty on substitute data."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["table", "dataset", *HEAD])
@@ -154,13 +154,13 @@ def csv_text(done: Reproduction) -> str:
 
 
 def write_report(done: Reproduction) -> list[str]:
-    """Write Markdown, CSV and a picture next to the runs.
+    """Write Markdown, CSV and a figure next to the runs.
 
     Returns:
         The files.
 
     Raises:
-        WriteError: If the disk does not take them.
+        WriteError: If the files cannot be written.
     """
     from tta_bench.paper.figure import draw
 

@@ -1,4 +1,4 @@
-"""Run a table or figure of the paper: what its cells are, which runs they need, and what these say."""
+"""Runs a table or figure of the paper: its cells, the runs that they need, and the results."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ RunWords = tuple[Override, ...]
 
 @dataclass(frozen=True)
 class TablePlan:
-    """A table and what the user adds to it.
+    """A table with the user's overrides.
 
     Attributes:
-        table: The table, its rows and seeds those that were asked for.
-        common: The user's words for all runs.
-        own: The user's words for the rows of a method, by its name.
+        table: The table, with the requested rows and seeds.
+        common: The user's overrides for all runs.
+        own: The user's overrides for the rows of a method, by its name.
         launch: How the runs are started.
     """
 
@@ -45,11 +45,11 @@ class TablePlan:
 
     @cached_property
     def dataset(self) -> str:
-        """The data set: the user's, or the table's own."""
+        """The user's data set, or the table's own."""
         return str(value_of(self.common, "dataset", self.table.dataset))
 
     def runs(self, row: PaperRow, column: PaperColumn) -> list[RunWords]:
-        """The words of every run behind a cell."""
+        """The overrides of every run of a cell."""
         alternatives: list[RunWords] = [(word,) for word in column.over] or [()]
         return [
             self._words(row, (*row.words, *column.words, *alternative, word_for("seed", seed)))
@@ -61,7 +61,7 @@ class TablePlan:
         paper_model = (word_for("model", self.table.model),) if self.dataset == self.table.dataset else ()
         own = (word for name, extra in self.own.items() if _reaches(name, row) for word in extra)
         on = word_for("dataset", self.dataset)
-        # Of two words for one key, the later counts.
+        # The later of two overrides of a key counts.
         return tuple({w.key: w for w in (on, *paper_model, *self.common, *self.table.words, *words, *own)}.values())
 
     def cells(self) -> Iterator[tuple[PaperRow, PaperColumn]]:
@@ -69,7 +69,7 @@ class TablePlan:
         return ((row, column) for row in self.table.rows for column in self.table.columns)
 
     def reference(self, row: PaperRow, column: PaperColumn) -> PaperRow | None:
-        """The row that a cell's measure is relative to."""
+        """The row to which a cell's measure is relative."""
         method = MEASURES[self.table.measure_of(row, column)].reference
         return next((other for other in self.table.rows if other.method == method), None)
 
@@ -77,21 +77,21 @@ class TablePlan:
         """The configuration of every run that the cells need.
 
         Raises:
-            ConfigError: If a word is wrong.
+            ConfigError: If an override is wrong.
         """
         runs = list(dict.fromkeys(words for cell in self.cells() for words in self.runs(*cell)))
         return dict(zip(runs, compose_runs(runs), strict=True))
 
 
 def make_plan(name: str, words: Words = ()) -> TablePlan:
-    """Read the name of a table and words such as ``dataset=shapes_c seeds=[0,1] methods=[source,tent] tent.lr=0.01``.
+    """Read a table name and overrides such as ``dataset=shapes_c seeds=[0,1] methods=[source,tent] tent.lr=0.01``.
 
-    ``<method>.<key>=`` reaches the rows of this method and of its configurations, such as dpcore_exp1 of dpcore;
-    ``<method>.dataset.<key>=`` and the like set other keys for these rows alone.
+    ``<method>.<key>=`` applies to the rows of this method and of its configurations, such as dpcore_exp1 of dpcore;
+    ``<method>.dataset.<key>=`` and the like set other keys only for these rows.
 
     Raises:
-        ConfigError: If a word is none of these, sets what the table itself sets, or names data for another task.
-        ValueError: If there is no such table.
+        ConfigError: If an override is unknown, sets a key that the table itself sets, or names data for another task.
+        ValueError: If the table is unknown.
     """
     register_all()
     table = load_table(name)
@@ -113,8 +113,8 @@ def _refuse_another_task(plan: TablePlan) -> None:
     asked, given = (dataset in SEGMENTATION for dataset in (plan.table.dataset, plan.dataset))
     if asked != given:
         raise ConfigError(
-            f"{plan.table.name} is about classes of {of[asked]}, and {plan.dataset} has classes of {of[given]}: "
-            f"take for example dataset={plan.table.substitute}"
+            f"{plan.table.name} needs classes of {of[asked]}, but {plan.dataset} has classes of {of[given]}: "
+            f"use for example dataset={plan.table.substitute}"
         )
 
 
@@ -123,13 +123,13 @@ def _rows(table: PaperTable, methods: Sequence[str]) -> tuple[PaperRow, ...]:
     for method in methods:
         if method not in there:
             raise ConfigError(
-                f"{table.name} has no row of {method}; its methods are: {', '.join(dict.fromkeys(there))}"
+                f"{table.name} has no row for {method}; its methods are: {', '.join(dict.fromkeys(there))}"
             )
     return tuple(row for row in table.rows if row.method in methods)
 
 
 def _refuse_fixed(table: PaperTable, words: Sequence[Override]) -> None:
-    """What the table is about is not the user's to set; what only a user knows (``???``) is."""
+    """Reject overrides of keys that the table sets, except for values that only the user knows (``???``)."""
     lists = [row.words for row in table.rows] + [(*column.words, *column.over) for column in table.columns]
     fixed = {word.key: word.value for word in (*table.words, *itertools.chain(*lists))}
     for word in words:
@@ -143,11 +143,11 @@ def _reaches(name: str, row: PaperRow) -> bool:
 
 @dataclass(frozen=True)
 class PaperCell:
-    """What a cell shows.
+    """Content of a cell.
 
     Attributes:
-        ours: Over all its runs; None where they do not have the number.
-        paper: What the paper prints.
+        ours: Our number over all its runs; None if they do not have it.
+        paper: The paper's number.
         failed: Why one of its runs failed.
     """
 
@@ -157,7 +157,7 @@ class PaperCell:
 
     @property
     def difference(self) -> float | None:
-        """Ours minus the paper's."""
+        """Our number minus the paper's."""
         return None if self.ours is None or self.paper is None else self.ours.mean - self.paper
 
 
@@ -168,8 +168,8 @@ class Reproduction:
     Attributes:
         plan: The table and its runs.
         results: The content of ``result.json`` of every run.
-        dataset: Name of the data set that was shown.
-        folder: Where reports about it go.
+        dataset: Name of the data set that was used.
+        folder: Folder for its reports.
     """
 
     plan: TablePlan
@@ -184,30 +184,30 @@ class Reproduction:
 
     @cached_property
     def columns(self) -> list[PaperColumn]:
-        """The columns, without the domains that the data do not have."""
+        """The columns, without domains that the data set lacks."""
         there = {name for result in self.results.values() for name in result.get("domains", ())}
         return [column for column in self.plan.table.columns if column.domain is None or column.domain in there]
 
     @cached_property
     def cells(self) -> dict[tuple[str, str], PaperCell]:
-        """The cells by the names of row and column."""
+        """The cells, by names of row and column."""
         return {
             (row.name, column.name): self._cell(row, column) for row in self.plan.table.rows for column in self.columns
         }
 
     @property
     def failures(self) -> dict[str, str]:
-        """Why runs failed, by their words."""
+        """Reasons of failed runs, by their overrides."""
         return {
             " ".join(map(str, words)): str(r["error"]) for words, r in self.results.items() if r["status"] != "done"
         }
 
     def form(self, row: PaperRow, column: PaperColumn, x: float) -> str:
-        """A number as the cell shows it."""
+        """Format a number for a cell."""
         return MEASURES[self.plan.table.measure_of(row, column)].form(x)
 
     def run(self, row: PaperRow, column: PaperColumn) -> RunRecord:
-        """The first run behind a cell."""
+        """The first run of a cell."""
         return RunRecord(dict(self.results[self.plan.runs(row, column)[0]]))
 
     def _cell(self, row: PaperRow, column: PaperColumn) -> PaperCell:
@@ -232,13 +232,13 @@ class Reproduction:
 
 
 def reproduce(plan: TablePlan, console: Console) -> Reproduction | None:
-    """Run what is missing.
+    """Run everything that is missing.
 
     Returns:
-        The table; None if only a shard of its runs was asked for.
+        The table; None if only a shard of its runs was requested.
 
     Raises:
-        ConfigError: If a word is wrong; nothing has run then.
+        ConfigError: If an override is wrong; this is checked before the first run.
         ValueError: If the data or the model is wrong.
         FileNotFoundError: If a file is missing.
     """
@@ -263,11 +263,11 @@ def _require(plan: TablePlan, job: Composed) -> None:
         require(job.config)
     except ConfigError as error:
         at_hand = f"{plan.table.name} dataset={plan.table.substitute}"
-        raise ConfigError(f"{error}; or take data at hand, as in {at_hand}") from error
+        raise ConfigError(f"{error}; or use embedded data, as in {at_hand}") from error
 
 
 def distinct(jobs: Iterable[Composed]) -> dict[str, Composed]:
-    """Each run once: cells whose words make the same configuration share it."""
+    """Return each run once: cells with the same configuration share it."""
     return {_same(job): job for job in jobs}
 
 
@@ -276,6 +276,6 @@ def _same(job: Composed) -> str:
 
 
 def _shown(job: Composed) -> str:
-    """Name of the data set; a packed one remembers what it was packed from."""
+    """Name of the data set, or for a packed data set, that of the original."""
     name = job.choices["dataset"]
     return build(job.config.dataset).name if name == "packed" else name

@@ -1,4 +1,4 @@
-"""The tables and figures of DPCore's paper (Zhang et al., ICML 2025): what each runs, measures and prints."""
+"""The tables and figures of DPCore's paper (Zhang et al., ICML 2025): their runs, measures and published numbers."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class PaperRow:
 
     Attributes:
         name: Its heading.
-        words: What it adds to the words of a run; ``method=...`` is among them.
-        paper: What the paper prints, by column.
-        measure: What its cells show where the column does not say.
+        words: Overrides that it adds to a run, including ``method=...``.
+        paper: The paper's numbers, by column.
+        measure: Measure of its cells if the column has none.
     """
 
     name: str
@@ -45,10 +45,10 @@ class PaperColumn:
 
     Attributes:
         name: Its heading.
-        words: What it adds to the words of a run.
-        measure: What its cells show.
-        domain: Show this domain only.
-        over: Alternative words; a cell is the statistic over the runs of all of them.
+        words: Overrides that it adds to a run.
+        measure: Measure of its cells.
+        domain: Restrict the measure to this domain.
+        over: Alternative overrides; a cell is the statistic over the runs of all of them.
         statistic: ``mean`` or ``std``, over these and over seeds.
     """
 
@@ -62,24 +62,24 @@ class PaperColumn:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table or figure; a cell is the run of the table's, the row's and the column's words.
+    """A table or figure; a cell is the run with the overrides of the table, the row and the column.
 
     Attributes:
-        name: What it is called on the command line.
-        title: What it shows.
-        place: Where in the paper.
+        name: Its name on the command line.
+        title: Its title.
+        place: Its number in the paper.
         dataset: The paper's data set.
-        model: The configuration of the paper's source model; another data set comes with a model of its own.
-        words: The words of all runs.
+        model: The configuration of the paper's source model; other data sets have their own models.
+        words: The overrides of all runs.
         seeds: The seeds of every run.
-        measure: What cells show where neither column nor row says.
+        measure: Measure of the cells if neither column nor row has one.
         rows: The rows.
         columns: The columns.
         draw: ``bars`` per row, a line per row over the columns, or ``curves`` over the batches of a run.
-        x: What the columns of a line are.
-        note: What a reader has to know.
-        gpu_hours: The estimated cost, by number of images per domain.
-        substitute: The embedded data set that can take the place of the paper's.
+        x: Label of the columns in a line plot.
+        note: Remark for the reader.
+        gpu_hours: Estimated cost, by number of images per domain.
+        substitute: The embedded data set that can replace the paper's.
     """
 
     name: str
@@ -99,12 +99,12 @@ class PaperTable:
     substitute: str
 
     def measure_of(self, row: PaperRow, column: PaperColumn) -> str:
-        """What a cell shows."""
+        """The measure of a cell."""
         return column.measure or row.measure or self.measure
 
     @property
     def cost(self) -> str:
-        """GPU hours by number of images per domain, in words; empty if there is no estimate."""
+        """Text with GPU hours by number of images per domain; empty if there is no estimate."""
         return ", ".join(f"{hours:g} ({images})" for images, hours in self.gpu_hours.items())
 
 
@@ -121,7 +121,7 @@ def table_names() -> list[str]:
 
 
 def tables_list() -> Table:
-    """The names that ``tta-bench reproduce`` takes."""
+    """Table of the names that ``tta-bench reproduce`` takes."""
     table = Table("name", "what it shows", "in the paper", "data set")
     table.add_column("GPU hours, estimated")
     table.columns[0].no_wrap = True
@@ -135,7 +135,7 @@ def load_table(name: str) -> PaperTable:
     """Read a table.
 
     Raises:
-        ValueError: If there is no such table.
+        ValueError: If the table is unknown.
     """
     names = table_names()
     if name not in names:
@@ -168,5 +168,5 @@ def _row(name: str, values: dict[str, Any], columns: list[PaperColumn]) -> Paper
         paper = dict(zip(heads, paper, strict=True))
     known = {str(head): float(x) for head, x in paper.items() if x is not None}
     if unknown := set(known) - set(heads):
-        raise ValueError(f"row {name!r} has a number for {min(unknown)!r}, which is no column")
+        raise ValueError(f"row {name!r} has a number for {min(unknown)!r}, which is not a column")
     return PaperRow(name, read_words(values.pop("words").split()), known, **values)

@@ -1,4 +1,4 @@
-"""The contract that every method keeps, as checks that a new method gets for free: ``check_method(MyMethod)``."""
+"""The contract of all methods, as ready-made checks for new methods: ``check_method(MyMethod)``."""
 
 from tta_bench.testing.checks import CHECKS, check_method, ready, run_stream
 from tta_bench.testing.toy import (

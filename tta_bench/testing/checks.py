@@ -1,8 +1,8 @@
-"""The contract that every method keeps, as checks that a new method gets for free.
+"""The contract of all methods, as ready-made checks for new methods.
 
-``check_method(MyMethod)`` builds the method on a tiny vision transformer and toy domains, through the real Lightning
-Trainer. It returns a short account of what it checked, or raises ``AssertionError`` with a sentence that says which
-promise is broken. Each check is public, to be run alone or by pytest's parametrisation over ``CHECKS``.
+``check_method(MyMethod)`` runs the method on a tiny vision transformer and toy domains with the real Lightning Trainer.
+It returns a short summary of the checks, or raises ``AssertionError`` with a sentence that says which part of the
+contract is violated. All checks are public, to be run alone or parametrised over ``CHECKS`` with pytest.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Build = Callable[[], TTAMethod]
 
 
 def ready(build: Build) -> TTAMethod:
-    """A method that has seen its source, before its first batch."""
+    """Build a method and fit it to its source, before its first batch."""
     method = build()
     method.configure_model()
     if method.source_need is not SourceNeed.NOTHING:
@@ -40,7 +40,7 @@ def ready(build: Build) -> TTAMethod:
 
 
 def run_stream(method: TTAMethod, data: StreamDataModule, *callbacks: L.Callback) -> Tensor:
-    """Run the stream through a Lightning Trainer; scores (N, K) in order of arrival."""
+    """Run the stream with a Lightning Trainer; return scores (N, K) in order of arrival."""
 
     class Keep(L.Callback):
         def __init__(self) -> None:
@@ -64,17 +64,17 @@ def run_stream(method: TTAMethod, data: StreamDataModule, *callbacks: L.Callback
 
 
 def check_same_result_whatever_ran_before(build: Build) -> None:
-    """Global random numbers do not matter, and a second stream starts afresh."""
+    """Results do not depend on global random numbers or on earlier streams."""
     torch.manual_seed(1)
     method = ready(build)
     first = run_stream(method, toy_data())
     torch.manual_seed(2)
     again = run_stream(method, toy_data())
-    _equal(first, again, "the same stream gave other scores the second time: something survived, or is not seeded")
+    _equal(first, again, "the same stream gave different scores the second time: state was not reset, or is not seeded")
 
 
 def check_reset_is_bit_exact(build: Build) -> None:
-    """After ``reset()`` in mid-stream the method is as new: same tensors, same scores."""
+    """``reset()`` in mid-stream restores the initial state exactly: same tensors, same scores."""
     method, stream = ready(build), batches(6)
     before = {name: value.clone() for name, value in method.state_dict().items()}
     first = [method.forward_and_adapt(images).detach().clone() for images in stream]
@@ -84,11 +84,11 @@ def check_reset_is_bit_exact(build: Build) -> None:
     for name, value in before.items():
         _equal(value, after[name], f"reset() did not restore {name}")
     again = [method.forward_and_adapt(images).detach() for images in stream]
-    _equal(torch.cat(first), torch.cat(again), "after reset() the same batches gave other scores")
+    _equal(torch.cat(first), torch.cat(again), "after reset() the same batches gave different scores")
 
 
 def check_labels_never_reach_the_method(build: Build) -> None:
-    """Other labels and other domain ids change nothing."""
+    """Labels and domain ids do not influence the scores."""
 
     class Scrambled(StreamDataModule):
         def on_after_batch_transfer(self, batch: StreamBatch, dataloader_idx: int) -> StreamBatch:
@@ -98,11 +98,11 @@ def check_labels_never_reach_the_method(build: Build) -> None:
     honest = toy_data()
     scrambled = Scrambled(honest.domains, honest.schedule)
     first, second = run_stream(ready(build), honest), run_stream(ready(build), scrambled)
-    _equal(first, second, "other labels gave other scores: labels or domains reach the method")
+    _equal(first, second, "different labels gave different scores: labels or domains reach the method")
 
 
 def check_no_graph_is_kept(build: Build) -> None:
-    """No state holds an autograd graph, and the scores' graph is the only one left."""
+    """No state holds an autograd graph, and only the scores have one."""
     method = ready(build)
     for images in batches(4):
         method.forward_and_adapt(images)
@@ -112,7 +112,7 @@ def check_no_graph_is_kept(build: Build) -> None:
 
 
 def check_memory_is_flat(build: Build, last: int = 300) -> None:
-    """Between batch 100 and the last nothing grows but the declared states."""
+    """From batch 100 on, only declared states grow."""
     method, stream = ready(build), batches(9, batch_size=4)
 
     def undeclared_bytes() -> int:
@@ -132,7 +132,7 @@ def check_memory_is_flat(build: Build, last: int = 300) -> None:
 
 
 def check_odd_batches_are_survived(build: Build) -> None:
-    """A batch of one image and a short last batch give finite scores and leave finite states."""
+    """A batch of one image and a short last batch result in finite scores and states."""
     method = ready(build)
     for size in (8, 1, 8, 3, 1, 2):
         scores = method.forward_and_adapt(batches(1, batch_size=size)[0])
@@ -143,7 +143,7 @@ def check_odd_batches_are_survived(build: Build) -> None:
 
 
 def check_prediction_timing_is_true(build: Build) -> None:
-    """The prediction has seen the updates that ``prediction_timing`` declares, no more and no fewer."""
+    """The prediction uses exactly the updates that ``prediction_timing`` declares."""
     images = batches(1)[0]
     scores, updates = _scores_with_updates(build, images, allowed=None)
     without_any, _ = _scores_with_updates(build, images, allowed=0)
@@ -162,7 +162,7 @@ def check_prediction_timing_is_true(build: Build) -> None:
 
 
 def _scores_with_updates(build: Build, images: Tensor, allowed: int | None) -> tuple[Tensor, int]:
-    """Scores of the first batch where only the first ``allowed`` optimizer steps act, and the number of steps."""
+    """Scores of the first batch if only the first ``allowed`` optimizer steps take effect, and the number of steps."""
     method, calls = ready(build), 0
     make = method.configure_optimizers
 
@@ -177,7 +177,7 @@ def _scores_with_updates(build: Build, images: Tensor, allowed: int | None) -> t
             calls += 1
             return step(*args, **kwargs) if allowed is None or calls <= allowed else None
 
-        optimizer.step = counted  # type: ignore[method-assign]  # only this optimizer is held back
+        optimizer.step = counted  # type: ignore[method-assign]  # only this optimizer is limited
         return optimizer
 
     method.configure_optimizers = limited  # type: ignore[method-assign]  # only this method's optimizers
@@ -186,7 +186,7 @@ def _scores_with_updates(build: Build, images: Tensor, allowed: int | None) -> t
 
 
 def check_passes_are_as_declared(build: Build) -> None:
-    """``passes()`` is what hooks inside the network count, independently of the meter, and what the meter counts."""
+    """``passes()`` agrees with the meter and with independent hooks inside the network."""
     method = ready(build)
     counted = {"forward": 0, "backward": 0}
 
@@ -221,7 +221,7 @@ def _reached(gradient: Tensor) -> int:
 
 
 def check_state_survives_save_and_load(build: Build) -> None:
-    """Saved, loaded with ``weights_only=True`` into a new object, the method goes on bit for bit."""
+    """Saved and loaded with ``weights_only=True`` into a new object, the method continues bit for bit."""
     method, stream = ready(build), batches(8)
     for images in stream[:4]:
         method.forward_and_adapt(images)
@@ -232,7 +232,7 @@ def check_state_survives_save_and_load(build: Build) -> None:
     other = build()
     other.load_adaptation_state(torch.load(file, weights_only=True))
     resumed = [other.forward_and_adapt(images).detach() for images in stream[4:]]
-    _equal(torch.cat(goes_on), torch.cat(resumed), "the loaded method gave other scores: a state is not declared")
+    _equal(torch.cat(goes_on), torch.cat(resumed), "the loaded method gave different scores: a state is not declared")
     other.reset()
     fresh = ready(build)
     _equal(
@@ -243,7 +243,7 @@ def check_state_survives_save_and_load(build: Build) -> None:
 
 
 def check_resume_equals_uninterrupted(build: Build) -> None:
-    """Interrupted in mid-stream, and again later, new objects end with the scores and the state of a single run."""
+    """After two interruptions in mid-stream, resumed methods have the scores and states of an uninterrupted run."""
 
     class Save(L.Callback):
         def __init__(self, step: int) -> None:
@@ -270,28 +270,28 @@ def check_resume_equals_uninterrupted(build: Build) -> None:
         save = Save(step=following)
         save.seen = seen
         rest = run_stream(other, data, save)
-        _equal(scores[seen:], rest, f"resumed at batch {data.start} it gave other scores: a state is not declared")
+        _equal(scores[seen:], rest, f"resumed at batch {data.start} it gave different scores: a state is not declared")
         _same_state(method.adaptation_state(), other.adaptation_state(), "the resumed method")
 
 
 def _same_state(a: Any, b: Any, place: str) -> None:
     if isinstance(a, Tensor):
-        _equal(a, b, f"{place} is not what it is without the interruption")
+        _equal(a, b, f"{place} differs from that of an uninterrupted run")
     elif isinstance(a, dict):
-        assert a.keys() == b.keys(), f"{place} has other entries than without the interruption"
+        assert a.keys() == b.keys(), f"{place} has different entries than in an uninterrupted run"
         for key in a:
             _same_state(a[key], b[key], f"{place}: {key}")
     else:
-        assert a == b, f"{place} is not what it is without the interruption"
+        assert a == b, f"{place} differs from that of an uninterrupted run"
 
 
 def check_only_what_is_stepped_requires_gradients(build: Build) -> None:
-    """The optimizer holds exactly the parameters that require gradients: no hidden cost, no dead parameter."""
+    """The optimizer has exactly the parameters that require gradients: no hidden cost, no unused parameters."""
     method = ready(build)
     held = {id(p) for group in (method.optimizer.param_groups if method.optimizer else []) for p in group["params"]}
     for name, parameter in method.named_parameters():
         if parameter.requires_grad != (id(parameter) in held):
-            state = "requires gradients but no optimizer holds it" if parameter.requires_grad else "is held frozen"
+            state = "requires gradients but is in no optimizer" if parameter.requires_grad else "is stepped but frozen"
             raise AssertionError(f"the parameter {name} {state}")
 
 
@@ -321,25 +321,25 @@ CHECKS: tuple[Callable[[Build], None], ...] = (
 
 
 def check_method(cls: type[TTAMethod], *, backbone: Callable[[], Backbone] = toy_backbone, **settings: Any) -> str:
-    """Check that a method keeps the contract.
+    """Check that a method fulfils the contract.
 
     Args:
         cls: The method.
-        backbone: Makes the source model, of ``NUM_CLASSES`` classes and for 16x16 images; ``toy_segformer`` is one
-            that scores pixels.
-        settings: Its keyword arguments, e.g. fewer steps or source images to save time.
+        backbone: Creates the source model, with ``NUM_CLASSES`` classes and for 16x16 images; ``toy_segformer`` is
+            one for segmentation.
+        settings: Keyword arguments of the method, e.g. fewer steps or source images to save time.
 
     Returns:
-        What was checked: a line about the method, and one for each promise it keeps.
+        Summary: one line about the method, and one line per check.
 
     Raises:
-        AssertionError: If a promise is broken; the message says which and what to do.
+        AssertionError: If a check fails; the message says which and what to do.
 
     Example:
         >>> from tta_bench.methods import Source
         >>> account = check_method(Source)
         >>> print(account.splitlines()[0])
-        Source keeps the contract: 12 checks on a toy ViTBackbone, predicting before update, with nothing of the source
+        Source fulfils the contract: 12 checks on a toy ViTBackbone, predicting before update, source data: nothing
     """
 
     def build() -> TTAMethod:
@@ -350,8 +350,8 @@ def check_method(cls: type[TTAMethod], *, backbone: Callable[[], Backbone] = toy
     timing, need = cls.prediction_timing.value.replace("_", " "), cls.source_need.value
     kept = "\n".join(f"  {(check.__doc__ or check.__name__).splitlines()[0]}" for check in CHECKS)
     return (
-        f"{cls.__name__} keeps the contract: {len(CHECKS)} checks on a toy {type(build().backbone).__name__}, "
-        f"predicting {timing}, with {need} of the source\n{kept}"
+        f"{cls.__name__} fulfils the contract: {len(CHECKS)} checks on a toy {type(build().backbone).__name__}, "
+        f"predicting {timing}, source data: {need}\n{kept}"
     )
 
 

@@ -1,4 +1,4 @@
-"""A tiny source model and toy domains, on which a method can be tried in milliseconds."""
+"""Tiny source models and toy domains, on which a method can be tried in milliseconds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NUM_CLASSES = 4
 
 
 class ToyImages:
-    """Clean 16x16 images that can be learned: a prototype per class and noise."""
+    """Clean 16x16 images that can be learned: one prototype per class, and noise."""
 
     def __init__(self, num_images: int, seed: int) -> None:
         rng = np.random.default_rng(seed)
@@ -37,7 +37,7 @@ class ToyImages:
         return self.pixels[index].clip(0, 255).astype(np.uint8)
 
     def describe(self) -> str:
-        """What these images are."""
+        """Short description."""
         return f"toy ({len(self)} images)"
 
 
@@ -65,23 +65,23 @@ class ToyDomains:
         return ToyImages(64, seed=2)
 
     def describe(self) -> dict[str, Any]:
-        """What these domains are."""
+        """Facts about the domains."""
         return {"clean": self.clean.describe()}
 
 
 def toy_backbone(seed: int = 0, num_classes: int = NUM_CLASSES) -> ViTBackbone:
-    """A vision transformer of 30,000 random weights for 16x16 images, by default of 4 classes."""
+    """Create a vision transformer with 30,000 random weights for 16x16 images and, by default, 4 classes."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         vit = VisionTransformer(
             img_size=16, patch_size=4, embed_dim=32, depth=2, num_heads=2, num_classes=num_classes
         )  # fmt: skip
-        torch.nn.init.normal_(vit.head.weight, std=0.5)  # timm starts with a head of zeros: no prediction to adapt
+        torch.nn.init.normal_(vit.head.weight, std=0.5)  # timm's head starts at zero, without a prediction to adapt
     return ViTBackbone(vit, (0.5,) * 3, (0.25,) * 3).eval()
 
 
 def toy_cnn(norm: str = "batch") -> TimmBackbone:
-    """A residual network of random weights for 16x16 images and 4 classes, with ``batch`` or ``group`` norm."""
+    """Create a residual network with random weights for 16x16 images and 4 classes; ``norm`` is batch or group."""
     layer = {"batch": torch.nn.BatchNorm2d, "group": partial(GroupNorm, num_groups=4)}[norm]
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -109,22 +109,22 @@ class _Enlarged(SegFormerBackbone):
 
 
 def toy_segformer() -> SegFormerBackbone:
-    """A SegFormer of random weights for every pixel of 16x16 images, and 4 classes; needs mmsegmentation."""
+    """Create a SegFormer with random weights for 16x16 images and 4 classes; requires mmsegmentation."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         net = segformer(NUM_CLASSES, embed_dims=8, num_layers=(1, 1, 1, 1), channels=12)
-        torch.nn.init.normal_(net.decode_head.conv_seg.weight, std=3.0)  # sure of some pixels
+        torch.nn.init.normal_(net.decode_head.conv_seg.weight, std=3.0)  # confident at some pixels
     return _Enlarged(net.backbone, net.decode_head, (0.5,) * 3, (0.25,) * 3).eval()
 
 
 def toy_data(batch_size: int = 8, setting: str = "cdc") -> StreamDataModule:
-    """A stream over the toy domains; 17 images each, so a batch size of 8 leaves a last batch of one image."""
+    """Create a stream over the toy domains, with 17 images each, so that batches of 8 end with a single image."""
     domains = ToyDomains()
     return StreamDataModule(domains, schedule_for(domains, setting, batch_size=batch_size))
 
 
 def batches(count: int, batch_size: int = 8, seed: int = 0) -> list[Tensor]:
-    """Batches of toy images (B, 3, 16, 16) in [0, 1], the domains taking turns."""
+    """Create batches of toy images (B, 3, 16, 16) in [0, 1], with alternating domains."""
     domains, rng = ToyDomains(), np.random.default_rng(seed)
     chosen = []
     for t in range(count):

@@ -1,4 +1,4 @@
-"""States on disk: two of them, whole or not at all; and what a run folder says about going on."""
+"""Saved states: two complete ones on disk, or none; and what a run folder says about resuming."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is counted of a batch of label maps, against counting pixel by pixel, alone and through a stream."""
+"""Counts of batches with label maps, compared with counting pixel by pixel, alone and over a stream."""
 
 from __future__ import annotations
 

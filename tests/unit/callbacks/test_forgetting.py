@@ -1,4 +1,4 @@
-"""Forgetting: the error on the source domain after the stream, by hand, and nothing of the stream moved by it."""
+"""Forgetting: the error on the source domain after the stream, computed by hand, without any effect on the stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is watched is what torchmetrics counts, and an oracle resets where domains change."""
+"""The monitor agrees with torchmetrics, and an oracle resets methods at domain changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An oracle freezes a method where the first domain ends."""
+"""An oracle freezes a method at the end of the first domain."""
 
 from __future__ import annotations
 

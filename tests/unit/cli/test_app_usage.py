@@ -1,4 +1,4 @@
-"""A wrong option or argument is answered with a sentence and an example that can be typed."""
+"""A wrong option or argument is reported in one sentence with an example that works."""
 
 from __future__ import annotations
 

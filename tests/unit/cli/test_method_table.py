@@ -1,4 +1,4 @@
-"""The table of methods says what the classes say, and docs/methods.md is up to date."""
+"""The table of methods agrees with the classes, and docs/methods.md is up to date."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Terminals that do not take UTF-8."""
+"""Terminals without UTF-8."""
 
 from __future__ import annotations
 

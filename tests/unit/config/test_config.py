@@ -1,4 +1,4 @@
-"""The words of a command line: every promised one works, and a wrong one is answered with one sentence."""
+"""Command-line overrides: all documented ones work, and wrong ones are reported in one sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words about how runs are started: read apart from those of the runs, which they never reach."""
+"""Overrides of the launch are parsed separately from those of the runs, which they never reach."""
 
 from __future__ import annotations
 

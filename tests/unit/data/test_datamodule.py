@@ -1,4 +1,4 @@
-"""From a schedule to batches of images."""
+"""DataModules: from a schedule to batches of images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a user's own images: arrays and folders, and one sentence for each thing that can be wrong with them."""
+"""Reading a user's own images: arrays and folders, and one sentence for each possible mistake."""
 
 from __future__ import annotations
 

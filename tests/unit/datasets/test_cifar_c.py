@@ -1,4 +1,4 @@
-"""CIFAR-C in its published layout: 50,000 rows per corruption, five severities after one another."""
+"""CIFAR-C in its published layout: 50,000 rows per corruption, five severities one after the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Class folders: what counts as an image, which label it has, how it is cut, and what a damaged file does."""
+"""Class folders: which files are images, their labels, how they are cropped, and damaged files."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class TestLabels:
 
     @pytest.mark.parametrize(
         ("content", "message"),
-        [(b"dog\ndog\n", "names dog twice"), (b"\n", "is empty"), (b"\xff\xff", "is no text file")],
+        [(b"dog\ndog\n", "names dog twice"), (b"\n", "is empty"), (b"\xff\xff", "is not a text file")],
     )
     def test_a_wrong_list_is_one_sentence(self, tmp_path, content, message):
         (tmp_path / "classes.txt").write_bytes(content)

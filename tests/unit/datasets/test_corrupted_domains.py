@@ -1,4 +1,4 @@
-"""Domains made of clean images: what decides an image, and what a result says about it."""
+"""Domains generated from clean images: what determines an image, and what results say about it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packing a data set: the same images without decoding, whole files only, and an interruption that costs little."""
+"""Packing a data set: the same images without decoding, only complete files, and cheap interruptions."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class TestWhatIsWrong:
         usage = namedtuple("usage", "free")
         needed = 7 * 8 * 8 * 3
         monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(needed - 1))
-        with pytest.raises(WriteError, match=r"needs 1\.3 kB and .* has 1\.3 kB free: choose another --output"):
+        with pytest.raises(WriteError, match=r"needs 1\.3 kB, but .* has only 1\.3 kB free: choose another --output"):
             packing(opened(root), tmp_path / "pack")
         assert files(tmp_path / "pack") == []
         monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(needed))

@@ -1,4 +1,4 @@
-"""Cityscapes, ACDC and one's own folders: which image comes when, and what its labels are."""
+"""Cityscapes, ACDC and your own folders: the order of images, and their labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A signal to a bench reaches the run that it has started in processes of its own."""
+"""A signal to a bench reaches a run in separate processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words of ``tta-bench bench``: which runs they mean, and how a wrong one is answered."""
+"""Overrides of ``tta-bench bench``: the runs that they select, and messages for wrong ones."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def test_a_method_of_ones_own_is_addressed_by_its_class_name():
         (["seeds=[]"], ["at least one"]),
         (["methods=[source,tent"], ["methods=[source,tent"]),
         (["methods=source,tent"], ["[a,b]"]),
-        (["seeds=[0,x]"], ["whole number", "'x'"]),
+        (["seeds=[0,x]"], ["integer", "'x'"]),
         (["seeds=[-1]"], ["seeds", "greater than or equal to 0", "-1"]),
-        (["seeds=[1.5]"], ["whole number", "1.5"]),
-        (["seeds=[true]"], ["whole number", "True"]),
+        (["seeds=[1.5]"], ["integer", "1.5"]),
+        (["seeds=[true]"], ["integer", "True"]),
         (["method=tent"], ["methods=[tent]"]),
         (["seed=3"], ["seeds=[3]"]),
         (["method.lr=0.1"], ["method.lr=0.1", "dpcore.lr=0.1"]),

@@ -1,4 +1,4 @@
-"""The loop over runs: what is refused before anything runs, what is announced, and what becomes a failed row."""
+"""The loop over runs: what is rejected in advance, what is announced, and what becomes a failed row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which protocol source errors look like, and how sure that is."""
+"""Recognition of protocols from source errors, and its certainty."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory of a method, against sums made by hand."""
+"""Memory estimates of methods, compared with sums by hand."""
 
 from __future__ import annotations
 

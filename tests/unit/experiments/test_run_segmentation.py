@@ -1,4 +1,4 @@
-"""Runs on data with a class per pixel: what they stand for, what is refused, and one with the real network."""
+"""Runs on data with a class per pixel: their defaults, what is rejected, and a run with the real network."""
 
 from __future__ import annotations
 

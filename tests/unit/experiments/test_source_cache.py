@@ -1,4 +1,4 @@
-"""The key under which the source state of a method is kept: all that it depends on changes it, nothing else does."""
+"""The cache key of a method's source state depends on everything that determines the state, and on nothing else."""
 
 from __future__ import annotations
 

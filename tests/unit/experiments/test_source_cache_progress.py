@@ -1,4 +1,4 @@
-"""What a user sees while a method learns the source, which may take many passes."""
+"""What a user sees during a method's source phase, which may take many passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tuning: which data it may see, which points it tries, and the file that it leaves."""
+"""Tuning: the data that it may use, the points of the grid, and the output file."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class TestTestDataAreRefused:
     @pytest.mark.parametrize("domains", ["common", "noise", "clean", "[speckle_noise,fog]", "fog/3", "[fog/3]"])
     def test_named_in_words(self, dataset, domains):
         words = ["method=tent", f"dataset={dataset}", f"dataset.domains={domains}"]
-        with pytest.raises(ConfigError, match="validation corruptions only"):
+        with pytest.raises(ConfigError, match="only on the validation corruptions"):
             make_tuning([*words, "dataset.root=x"] if dataset in ("imagenet_c", "packed") else words)
 
     @pytest.mark.parametrize("name", COMMON)
     def test_every_corruption_that_methods_are_compared_on(self, name):
-        with pytest.raises(ConfigError, match=f"names {name}: .* validation corruptions only"):
+        with pytest.raises(ConfigError, match=f"contains {name}: .* only on the validation corruptions"):
             make_tuning(["method=tent", f"dataset.domains=[{name}]"])
 
     @pytest.mark.parametrize("dataset", ["shapes_c", "shapes_c_validation", "scenes_c", "corrupted"])
@@ -56,7 +56,7 @@ class TestTestDataAreRefused:
         words = ["method=tent", "dataset=image_folder", f"dataset.root={tmp_path}/images", "trainer=cpu", "logger=off"]
         tuning = make_tuning([*words, f"output={tmp_path}/runs"])
         hidden = (*(w for w in tuning.base if "domains" not in w.key), read_word("dataset.domains=null"))
-        with pytest.raises(ConfigError, match="the data show sketch: "):
+        with pytest.raises(ConfigError, match="the data contain sketch: "):
             tune(Tuning(hidden, (), tuning.candidates, (0,), "tent", "image_folder"), Console(quiet=True))
         assert not (tmp_path / "runs").exists()
 
@@ -121,7 +121,7 @@ class TestTheOutcome:
         assert tuned(None, 40.0, 35.0).best == 2
 
     def test_nothing_is_written_if_all_failed(self, tmp_path):
-        with pytest.raises(ConfigError, match="every run failed, the first with: it broke"):
+        with pytest.raises(ConfigError, match="all runs failed, the first with: it broke"):
             write_tuned(tuned(None, None, None), tmp_path / "t.yaml")
         assert list(tmp_path.iterdir()) == []
 
@@ -146,7 +146,7 @@ class TestTheOutcome:
         done = tuned(40.0, 30.0, 35.0, words=["method.momentum=0.5", "setting.batch_size=8", "setting=csc", place])
         said = write_tuned(done)
         file = tmp_path / "tuned" / "shapes_c" / "tent.yaml"
-        assert said == f"{file} holds the best values: every run of tent on shapes_c with {place} takes them"
+        assert said == f"the best values are in {file}: every run of tent on shapes_c with {place} uses them"
         composed = compose_run(["method=tent", place])
         assert composed.tuned == str(file)
         config = plain(composed.config)
@@ -159,7 +159,7 @@ class TestTheOutcome:
         monkeypatch.chdir(tmp_path)
         said = write_tuned(tuned(40.0, 30.0, 35.0))
         assert said.startswith(
-            "shapes_c_tent.yaml holds the best values: as FOLDER/tuned/shapes_c/tent.yaml they apply"
+            "the best values are in shapes_c_tent.yaml: moved to FOLDER/tuned/shapes_c/tent.yaml, they apply"
         )
         assert said.endswith("config_dir=FOLDER; for a single run, add method.lr=0.01 method.steps=2")
         assert (tmp_path / "shapes_c_tent.yaml").is_file()

@@ -1,4 +1,4 @@
-"""Augmented views: closed forms, what is drawn, and that nothing else is."""
+"""Augmented views: closed forms, and exactly the expected random draws."""
 
 from __future__ import annotations
 

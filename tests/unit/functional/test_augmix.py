@@ -1,4 +1,4 @@
-"""AugMix views: each augmentation against Pillow, and what is drawn."""
+"""AugMix views: each augmentation compared with Pillow, and the random draws."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Class by class statistics against torch's, one class at a time."""
+"""Class statistics, compared with torch's, one class at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The coreset's formulas in numbers that can be checked by hand."""
+"""The coreset's formulas, in numbers that can be checked by hand."""
 
 from __future__ import annotations
 

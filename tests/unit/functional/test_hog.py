@@ -1,4 +1,4 @@
-"""Histograms of oriented gradients, in images whose gradients are known."""
+"""Histograms of oriented gradients of images with known gradients."""
 
 from __future__ import annotations
 
@@ -81,5 +81,5 @@ def test_dimension_is_27_per_cell(patch_size, dim):
 
 
 def test_patches_that_do_not_fill_the_image_are_refused():
-    with pytest.raises(ValueError, match="patches of 16 pixels do not fill images of 32x40"):
+    with pytest.raises(ValueError, match="images of 32x40 cannot be split into patches of 16 pixels"):
         hog_targets(torch.zeros(1, 3, 32, 40), 16)

@@ -1,4 +1,4 @@
-"""Losses and entropies in numbers that can be checked by hand, and in properties that hold for all predictions."""
+"""Losses and entropies, in numbers that can be checked by hand, and properties that hold for all predictions."""
 
 from __future__ import annotations
 

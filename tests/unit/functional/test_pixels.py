@@ -1,4 +1,4 @@
-"""What methods need to treat images and pixels alike: means, a loss, and views whose pixels can be compared."""
+"""Functions that treat images and pixels alike: means, a loss, and views whose pixels can be compared."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_other_norms_are_left_alone():
 
 
 def test_layers_that_do_more_are_refused():
-    with pytest.raises(ValueError, match="cannot take the place of BatchNorm3d"):
+    with pytest.raises(ValueError, match="cannot replace BatchNorm3d"):
         use_robust_batch_norm(nn.Sequential(nn.BatchNorm3d(2)), alpha=0.05)
     with pytest.raises(ValueError, match="this layer has none"):
         RobustBN(nn.BatchNorm2d(3, track_running_stats=False), alpha=0.05)

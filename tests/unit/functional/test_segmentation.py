@@ -1,4 +1,4 @@
-"""Confusion matrices and the IoU that they give, and the mean of several views."""
+"""Confusion matrices and their IoU, and the mean of several views."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statistics of the source: over all batches together, and the distance that sampling alone makes."""
+"""Source statistics over all batches together, and the distance due to sampling alone."""
 
 from __future__ import annotations
 

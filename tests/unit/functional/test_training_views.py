@@ -1,4 +1,4 @@
-"""Augmented source images: what is drawn per image, and closed forms on ramps."""
+"""Augmented source images: random draws per image, and closed forms on ramps."""
 
 from __future__ import annotations
 

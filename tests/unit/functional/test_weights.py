@@ -1,4 +1,4 @@
-"""Arithmetic on weights, and which weights a method adapts."""
+"""Arithmetic on weights, and the selection of adapted weights."""
 
 from __future__ import annotations
 

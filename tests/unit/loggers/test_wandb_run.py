@@ -1,4 +1,4 @@
-"""What the environment says about W&B: a mode counts, the name of one run does not."""
+"""Environment variables of W&B: the mode is respected, the name of a single run is not."""
 
 from __future__ import annotations
 

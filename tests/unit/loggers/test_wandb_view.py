@@ -1,4 +1,4 @@
-"""The saved view of W&B: what would be sent to the service, and what is said where no view can be saved."""
+"""The saved view of W&B: what would be sent to the service, and the message if no view can be saved."""
 
 from __future__ import annotations
 

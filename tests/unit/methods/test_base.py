@@ -1,4 +1,4 @@
-"""A method that is called is a method that adapts: what ``method(images)`` promises."""
+"""Calling a method adapts it: the contract of ``method(images)``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CMF's filter by hand, and the limits that no trace reaches."""
+"""CMF's filter by hand, and limits that the traces do not reach."""
 
 from __future__ import annotations
 

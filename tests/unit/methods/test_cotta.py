@@ -1,4 +1,4 @@
-"""CoTTA: teacher, views and restoring, by what they leave behind."""
+"""CoTTA: teacher, views and restoring, by their effects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each configuration of DPCore changes in the paper's values: nothing more, nothing less."""
+"""Each configuration of DPCore changes exactly the intended values of the paper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ETA, EATA and RDumb: their formulas by hand, and the branches that no trace reaches."""
+"""ETA, EATA and RDumb: their formulas by hand, and branches that the traces do not reach."""
 
 from __future__ import annotations
 

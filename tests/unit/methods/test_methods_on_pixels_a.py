@@ -1,4 +1,4 @@
-"""Methods on a network that scores pixels, first half: what each makes of pixels, in numbers checked by hand."""
+"""Methods on a segmentation network, part 1: their treatment of pixels, in numbers checked by hand."""
 
 from __future__ import annotations
 

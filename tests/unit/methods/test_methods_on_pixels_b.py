@@ -1,4 +1,4 @@
-"""Methods on a network that scores pixels, second half: what is new in each, in numbers that can be checked by hand."""
+"""Methods on a segmentation network, part 2: what differs from classification, in numbers checked by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No setting does nothing: another value of any hyper-parameter changes the outcome; optimizers are what is said."""
+"""No hyper-parameter is without effect, and optimizers are as documented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NOTE without its batch norm: when it learns, and from what."""
+"""NOTE without its batch norm: when it learns, and from which images."""
 
 from __future__ import annotations
 

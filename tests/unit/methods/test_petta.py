@@ -1,4 +1,4 @@
-"""PeTTA: the sense of divergence and what it steers, by hand."""
+"""PeTTA: divergence sensing and its effects, by hand."""
 
 from __future__ import annotations
 

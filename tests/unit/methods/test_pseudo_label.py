@@ -1,4 +1,4 @@
-"""Pseudo-label and RPL: the branches that no trace reaches, and the direction of their steps."""
+"""Pseudo-label and RPL: branches that the traces do not reach, and the direction of their steps."""
 
 from __future__ import annotations
 

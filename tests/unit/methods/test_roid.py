@@ -1,4 +1,4 @@
-"""ROID: its formulas by hand, and the branches that no trace reaches."""
+"""ROID: its formulas by hand, and branches that the traces do not reach."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RoTTA: when it learns, from what and how strongly."""
+"""RoTTA: when it learns, from which images, and how strongly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SAR: its step by hand, and the branches that no trace reaches."""
+"""SAR: its step by hand, and branches that the traces do not reach."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods take as many source images as they ask for: no more, no fewer, in the loader's order."""
+"""Methods use exactly as many source images as they request, in the loader's order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of weights as trainings leave them: several state dicts, prefixes, objects beside the tensors, other heads."""
+"""Checkpoints of training scripts: several state dicts, prefixes, objects beside the tensors, other heads."""
 
 from __future__ import annotations
 

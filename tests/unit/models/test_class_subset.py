@@ -1,4 +1,4 @@
-"""Scores for the classes that a data set has, as ImageNet-R and -A are published, from the folders to the result."""
+"""Scores restricted to the classes of a data set, as published for ImageNet-R and -A, from folders to results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models from local files beyond timm's own layout: authors' names, .npz, torchvision, RobustBench, one's own code."""
+"""Models from local files beyond timm's own layout: authors' names, .npz, torchvision, RobustBench, your own code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a name or a file to a backbone, and one sentence for each thing that can be wrong."""
+"""Loading backbones by name or file, and one sentence for each possible mistake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Preprocessing profiles: what each does to an image, and that source and stream get the same."""
+"""Preprocessing profiles: their effect on images, which is the same for source and stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The network as methods see it: normalisation, features, prompts, and the door at which passes are counted."""
+"""Backbones: normalisation, features, prompts, and counting of passes."""
 
 from __future__ import annotations
 

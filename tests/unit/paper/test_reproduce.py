@@ -1,4 +1,4 @@
-"""A table from its words to its cells: which runs it needs, and what it shows of their files."""
+"""Tables from overrides to cells: the runs that they need, and the displayed numbers."""
 
 from __future__ import annotations
 
@@ -80,11 +80,11 @@ class TestAPlan:
             ("memory_management", "setting.order=standard", ["sets setting.order itself"]),
             ("components", "seed=1", ["seeds=[1]"]),
             ("components", "method=tent", ["methods=[tent]"]),
-            ("components", "methods=[sar]", ["no row of sar", "dpcore_exp1"]),
-            ("components", "seeds=[x]", ["whole number"]),
+            ("components", "methods=[sar]", ["no row for sar", "dpcore_exp1"]),
+            ("components", "seeds=[x]", ["integer"]),
             ("components", "words", ["key=value"]),
-            ("acdc_csc", "dataset=shapes_c", ["about classes of pixels", "take for example dataset=streets_c"]),
-            ("components", "dataset=streets_c", ["about classes of images", "take for example dataset=shapes_c"]),
+            ("acdc_csc", "dataset=shapes_c", ["needs classes of pixels", "use for example dataset=streets_c"]),
+            ("components", "dataset=streets_c", ["needs classes of images", "use for example dataset=shapes_c"]),
             ("acdc_csc", "setting.rounds=2", ["acdc_csc sets setting.rounds itself"]),
         ],
     )
@@ -243,7 +243,7 @@ class TestReports:
 def test_an_oracle_is_called_one(tmp_path):
     rows = (PaperRow("Known", read_words(["method=dpcore", "reset=domain"])),)
     done = made(tmp_path, rows, COLUMNS[2:3], lambda *_: result())
-    assert "Known: an oracle tells it where domains begin." in remarks(done)
+    assert "Known: uses an oracle for the domain boundaries." in remarks(done)
 
 
 def test_lines_are_drawn_from_a_table_with_unknown_cells(tmp_path):

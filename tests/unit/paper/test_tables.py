@@ -1,4 +1,4 @@
-"""The paper's numbers, typed once: checked against the paper's own means, gains and other tables."""
+"""The paper's numbers, checked against the paper's own means, gains and other tables."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_a_number_for_a_column_that_does_not_exist_is_refused(tmp_path, monkeypa
     text = (paper_folder() / "threshold.yaml").read_text()
     (tmp_path / "threshold.yaml").write_text(text.replace('paper: {"0.8": 39.9}', 'paper: {"0.85": 39.9}'))
     monkeypatch.setattr("tta_bench.paper.tables.paper_folder", lambda: tmp_path)
-    with pytest.raises(ValueError, match=r"'DPCore' has a number for '0\.85', which is no column"):
+    with pytest.raises(ValueError, match=r"'DPCore' has a number for '0\.85', which is not a column"):
         load_table("threshold")
 
 

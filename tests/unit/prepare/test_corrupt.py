@@ -1,4 +1,4 @@
-"""Corrupted copies on disk: the published layouts, the same images from any number of processes, cheap cuts."""
+"""Corrupted copies on disk: the published layouts, the same images from any number of processes, resuming."""
 
 from __future__ import annotations
 

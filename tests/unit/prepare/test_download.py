@@ -1,4 +1,4 @@
-"""Downloads from a server that misbehaves in every way that was met."""
+"""Downloads from a server that misbehaves in many ways."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Server(ThreadingHTTPServer):
         self.cuts, self.answers, self.ranges, self.length, self.seen = [], [], True, True, []
 
     def handle_error(self, request, client_address):
-        """A client that hangs up is no news."""
+        """Ignore clients that hang up."""
 
 
 class Handler(BaseHTTPRequestHandler):

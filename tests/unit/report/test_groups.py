@@ -1,4 +1,4 @@
-"""Which runs share a group and an entry, what is averaged, ranked and compared: numbers by hand."""
+"""Groups and entries of runs: what is averaged, ranked and compared, with numbers by hand."""
 
 from __future__ import annotations
 

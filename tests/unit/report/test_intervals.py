@@ -1,4 +1,4 @@
-"""Standard deviation, Student's t and paired differences, against tables and by hand."""
+"""Standard deviation, Student's t and paired differences, compared with tables and by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page's structure, without a browser: whole, safe, complete, offline."""
+"""The page without a browser: valid, safe, complete, offline."""
 
 from __future__ import annotations
 

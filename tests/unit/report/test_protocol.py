@@ -1,4 +1,4 @@
-"""How the protocol card shows values."""
+"""Formatting of values in the protocol card."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Markdown, LaTeX and CSV: numbers by hand, structure, and names that would break them."""
+"""Markdown, LaTeX and CSV: numbers by hand, structure, and names that need escaping."""
 
 from __future__ import annotations
 

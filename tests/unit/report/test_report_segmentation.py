@@ -1,4 +1,4 @@
-"""Reports of runs that classify pixels: higher is better, rounds as columns, and the pixel error beside them."""
+"""Reports of segmentation runs: higher is better, rounds as columns, and the pixel error."""
 
 from __future__ import annotations
 

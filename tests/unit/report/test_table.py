@@ -1,4 +1,4 @@
-"""Which runs share a table and a column, and what the cells say."""
+"""Comparison tables: which runs share a table and a column, and the content of cells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Edits of a run folder, one at a time: each number, each file, each way of hiding it."""
+"""Every edit of a run folder is detected: each number, each file, each way of hiding it."""
 
 from __future__ import annotations
 

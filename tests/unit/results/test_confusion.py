@@ -1,4 +1,4 @@
-"""Confusion matrices as counts: IoU against numpy, rounds, and the way to a file and back."""
+"""Confusion matrices as counts: IoU compared with numpy, rounds, writing and reading."""
 
 from __future__ import annotations
 

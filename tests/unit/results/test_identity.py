@@ -1,4 +1,4 @@
-"""What a run is: each key of its configuration is part of its identity, or is listed with the reason why it is not."""
+"""Identity of runs: each configuration key is part of it, or is listed with the reason why it is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Visits to domains, the change on return and the recovery after a change, by hand."""
+"""Visits to domains, change on return, and recovery after a change, by hand."""
 
 from __future__ import annotations
 

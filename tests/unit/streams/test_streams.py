@@ -1,4 +1,4 @@
-"""Streams: hand-made examples, limits, files, pictures and messages."""
+"""Streams: examples by hand, limits, files, pictures and messages."""
 
 import copy
 import json

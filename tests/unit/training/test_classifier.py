@@ -1,4 +1,4 @@
-"""Training the source model of shapes_c: what is written is what is loaded, and a cut changes nothing."""
+"""Training the source model of shapes_c: the written weights can be loaded, and interruptions change nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fine-tuning a source model: what it learns, what it writes, and that a cut changes nothing."""
+"""Fine-tuning a source model: what it learns and writes, and that interruptions change nothing."""
 
 from __future__ import annotations
 

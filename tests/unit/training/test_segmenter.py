@@ -1,4 +1,4 @@
-"""Training a small SegFormer, and using what was written."""
+"""Training a small SegFormer, and using the result."""
 
 from __future__ import annotations
 
