@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -20,16 +21,28 @@ def home(tmp_path_factory):
     return home
 
 
+COMMANDS = (["--help"], ["list", "settings"], ["report"], ["report", "--format", "markdown"])
+ALL = """
+import json, sys
+from tta_bench.cli import app
+for words in json.loads(sys.argv[1]):
+    app(words, standalone_mode=False)
+    print(chr(12))
+"""
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
-@pytest.mark.parametrize("words", [["--help"], ["report"], ["report", "--format", "markdown"], ["list", "settings"]])
-def test_every_command_prints_what_the_encoding_has_and_replaces_the_rest(home, encoding, words):
-    words = [*words, str(home)] if words[0] == "report" else words
+def test_every_command_prints_what_the_encoding_has_and_replaces_the_rest(home, encoding):
+    commands = json.dumps([[*words, str(home)] if words[0] == "report" else words for words in COMMANDS])
     env = {**os.environ, "PYTHONIOENCODING": encoding, "COLUMNS": "200"}
-    done = subprocess.run([sys.executable, "-m", "tta_bench", *words], env=env, capture_output=True, check=False)
+    done = subprocess.run([sys.executable, "-c", ALL, commands], env=env, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
-    text = done.stdout.decode(encoding)
-    if words[0] == "report":
-        mark = "~" if encoding == "ascii" else "±"
+    *printed, end = done.stdout.decode(encoding).split("\f\n")
+    assert len(printed) == len(COMMANDS)
+    assert all(printed)
+    assert end == ""
+    mark = "~" if encoding == "ascii" else "±"
+    for text in printed[2:]:
         assert f"12.5 {mark} 17.7" in text  # 0 and 25 %
 
 
