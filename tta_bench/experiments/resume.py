@@ -126,6 +126,7 @@ def locked(folder: Path) -> Iterator[None]:
     Raises:
         BusyError: If another process has locked it.
     """
+    # Not filelock: it locks a file of its own, which would stay in every run folder. The folder can be locked itself.
     handle = os.open(folder, os.O_RDONLY)
     try:
         try:

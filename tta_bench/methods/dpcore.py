@@ -120,14 +120,15 @@ class DPCore(TTAMethod):
         """Freeze the network; declare the prompt, the source statistics and an empty coreset."""
         self.backbone.requires_grad_(False)
         h = self.hparams
-        self.space: PromptSpace = (
-            TokenSpace(self.backbone, h.prompt_length, h.prompt_init, self.setup_rng)
-            if h.prompt_space == "tokens"
-            else NormSpace(self.backbone)
-        )
+        self.space: PromptSpace
+        if h.prompt_space == "tokens":
+            self.space = TokenSpace(self.backbone, h.prompt_length, h.prompt_init, self.setup_rng)
+        else:
+            self.space = NormSpace(self.backbone)
         self.add_state("initial_prompt", self.space.value(), source=True)
         self.coreset = Coreset(self.backbone.feature_dim, self.initial_prompt, h.max_size, h.overflow)
-        for name, shape in (("mean", self.backbone.feature_dim), ("std", self.backbone.feature_dim), ("spread", ())):
+        width = self.backbone.feature_dim
+        for name, shape in (("mean", (width,)), ("std", (width,)), ("spread", ())):
             self.add_state(f"source_{name}", self.coreset.mean.new_zeros(shape), source=True)
 
     def configure_optimizers(self) -> Optimizer:
@@ -148,20 +149,17 @@ class DPCore(TTAMethod):
         Raises:
             ValueError: If fewer than ``num_source`` images arrive or pass the filter.
         """
-        h = self.hparams
-        keep, condition = (
-            (None, "") if h.source_filter == "none" else (self._is_sure, f"source_filter={h.source_filter}")
-        )
-        images = take_source_images(self, loader, h.num_source, keep=keep, condition=condition)
+        chosen = self.hparams.source_filter
+        keep, condition = (None, "") if chosen == "none" else (self._is_sure, f"source_filter={chosen}")
+        images = take_source_images(self, loader, self.hparams.num_source, keep=keep, condition=condition)
         measured = SourceStatistics.measure(map(self.backbone.features, images))
         self.source_mean, self.source_std, self.source_spread = measured
 
     def _is_sure(self, images: Tensor) -> Tensor:
         """Whether the entropy of each image (B,) is low enough for ``source_filter``."""
         released = self.hparams.source_filter == "entropy"
-        batch = self.space.embed(self.backbone, images)
-        features = (self.space.prompted if released else self.space.raw)(self.backbone, batch)
-        logits = self.backbone.classify(features)
+        encode = self.space.prompted if released else self.space.raw
+        logits = self.backbone.classify(encode(self.backbone, self.space.embed(self.backbone, images)))
         largest = math.log(logits.shape[1])
         return per_image(softmax_entropy(logits)) < (largest / 2 - 1 if released else 0.4 * largest)
 
@@ -174,31 +172,32 @@ class DPCore(TTAMethod):
         """Images (B, C, H, W) in [0, 1] -> logits (B, K) of the last forward pass, before its update (Alg. 1)."""
         self.require_source()
         h = self.hparams
+        self._passes, self._last = (1, 0), dict(UNMEASURED)
         batch = self.space.embed(self.backbone, images)
         features = self.space.raw(self.backbone, batch)
-        self._passes, self._last = (1, 0), dict(UNMEASURED)
         if len(images) == 1 and not self.backbone.segments:  # no standard deviation
             return self.backbone.classify(features)
-        raw = self._statistics(features)
+        raw = self._statistics(features)  # Alg. 1, lines 2 and 7
         d_raw, floor = self.source.distance(raw), self.source.floor(len(images), h.num_source)
         self._last |= {"distance_raw": d_raw, "distance_floor": floor}
-        if h.floor_guard > 0 and d_raw <= h.floor_guard * floor:
+        if h.floor_guard > 0 and d_raw <= h.floor_guard * floor:  # ours
             return self.backbone.classify(features)
 
-        if len(self.coreset) == 0:
+        if len(self.coreset) == 0:  # lines 3 and 4
             return self._learn_new(batch, raw)
-        weights = self.coreset.weights(raw, h.tau)
+        weights = self.coreset.weights(raw, h.tau)  # line 8
         self._start_from(self.coreset.mix(weights))
         features = self.space.prompted(self.backbone, batch)
-        prompted = self._statistics(features)
+        prompted = self._statistics(features)  # line 9
         d_weighted = self.source.distance(prompted)
         self._passes = (2, 0)
         self._last["distance_weighted"] = d_weighted.detach()
-        if d_weighted > h.rho * d_raw:
-            return self._learn_new(batch, raw)
-        self.update(d_weighted)  # its forward pass was the evaluation
+        if d_weighted > h.rho * d_raw:  # lines 10 and 11, as a product: no distance is divided by zero
+            return self._learn_new(batch, raw)  # lines 15 and 16
+        self.update(d_weighted)  # line 12; its forward pass was the evaluation
         self._passes = (2, 1)
-        self.coreset.refine(weights, raw if h.coreset_stats == "raw" else prompted, self.space.value(), h.alpha)
+        stats = raw if h.coreset_stats == "raw" else prompted
+        self.coreset.refine(weights, stats, self.space.value(), h.alpha)  # line 13
         return self.backbone.classify(features.detach())
 
     def _learn_new(self, batch: Embedded | Tensor, raw: Statistics) -> Tensor:

@@ -138,6 +138,8 @@ def fetch(archive: Archive, folder: Path, bar: Progress) -> Path:
     target, part = folder / archive.name, folder / f"{archive.name}.part"
     if target.exists():  # an earlier call was interrupted while it unpacked
         return target
+    # Not pooch: it verifies checksums, but restarts an interrupted download from the first byte, and these have
+    # gigabytes.
     task = bar.add_task(archive.name, total=archive.size)
     failures = 0
     while True:
