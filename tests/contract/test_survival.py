@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.helpers.methods import FAST
+from tests.helpers.methods import FAST, distilled_backbone
 from tta_bench import testing
 from tta_bench.methods import METHODS
 from tta_bench.testing.checks import check_memory_is_flat
@@ -16,21 +16,27 @@ NETWORKS = {
     "group norm": lambda: testing.toy_cnn("group"),
     "2 classes": lambda: testing.toy_backbone(num_classes=2),
     "1000 classes": lambda: testing.toy_backbone(num_classes=1000),
+    "two heads": distilled_backbone,
 }
 # Methods that work on tokens or prompts, or on batch norm; everything else must run on a convolutional network.
 NEEDS_TRANSFORMER = {"cmae", "dept", "dpcore", "dpcore_b", "dpcore_simplified", "foa", "vida"}
 NEEDS_BATCH_NORM = {"bn_adapt"}
+NEEDS_ONE_TOKEN = {"dept"}  # as a feature
 
 
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("name", list(METHODS))
 def test_other_networks(name, network):
-    transformer = "classes" in network
+    transformer = "norm" not in network
     settings = FAST.get(name, {})
     if name == "santa" and network == "1000 classes":
         settings = {"num_source": 1000}  # prototypes need an image of every class
     method = METHODS[name](NETWORKS[network](), **settings)
-    if (name in NEEDS_TRANSFORMER and not transformer) or (name in NEEDS_BATCH_NORM and network != "batch norm"):
+    if (
+        (name in NEEDS_TRANSFORMER and not transformer)
+        or (name in NEEDS_BATCH_NORM and network != "batch norm")
+        or (name in NEEDS_ONE_TOKEN and network == "two heads")
+    ):
         with pytest.raises(ValueError, match="need"):
             method.configure_model()
         return

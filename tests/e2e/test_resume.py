@@ -339,6 +339,20 @@ class TestAFinishedRun:
         assert console.file.getvalue().count("already finished") == 1
         assert [result["status"] for result in both] == ["done", "done"]
 
+    @pytest.mark.parametrize("status", ["done", "interrupted"])
+    def test_stays_on_disk_when_the_trainer_cannot_be_created_anew(self, tmp_path, status):
+        words = [*SMALL, "logger=off", "method=source", f"output={tmp_path}"]
+        run = Run(compose_run(words))
+        run.execute(Console(file=StringIO()))
+        path = run.folder / "result.json"
+        path.write_text(path.read_text().replace('"status": "done"', f'"status": "{status}"'))
+        before = path.read_text()
+        again = Run(compose_run([*words, "resume=never"]))
+        again.config.trainer.accelerator = "tpu"
+        again.folder = run.folder
+        result = again.execute(Console(file=StringIO()))
+        assert (result["status"], path.read_text()) == ("failed", before)
+
     def test_is_repeated_when_never_is_asked_for(self, whole, own_method, tmp_path):
         assert in_a_child(MOMENTS["in a batch"], tmp_path, own_method) == -signal.SIGKILL
         for _ in range(2):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import torch
+from timm.models.deit import VisionTransformerDistilled
 
 from tta_bench import testing
 from tta_bench.functional import adapt_norm_layers, softmax_entropy
 from tta_bench.methods import TTAMethod
+from tta_bench.models.backbones.vit import DistilledViTBackbone
 from tta_bench.types import PredictionTiming
 
 # Settings with which a method is fast enough to be checked and reaches all its branches.
@@ -41,6 +43,17 @@ def uneven_backbone():
     backbone = testing.toy_backbone()
     torch.nn.init.normal_(backbone.vit.norm.weight, 1.0, 0.3, generator=torch.Generator().manual_seed(0))
     return backbone
+
+
+def distilled_backbone():
+    """A DeiT with a distillation token, whose features are twice as wide as its tokens; all its weights are random."""
+    generator = torch.Generator().manual_seed(0)
+    network = VisionTransformerDistilled(
+        img_size=16, patch_size=4, embed_dim=32, depth=2, num_heads=2, num_classes=testing.toy.NUM_CLASSES
+    )
+    for weight in network.parameters():
+        torch.nn.init.normal_(weight, float(weight.ndim == 1), 0.2, generator=generator)
+    return DistilledViTBackbone(network, (0.5,) * 3, (0.25,) * 3).eval()
 
 
 # Networks for methods that do not support vision transformers, or that use such means.

@@ -158,5 +158,5 @@ def _allowed(error: ValidationError) -> str:
         else:
             text = SAID.get(one["type"], one["msg"].removeprefix("Input should be "))
         if one["type"] != "is_instance_of":  # objects cannot be given as overrides
-            said.append(f"a list with {text} in each place" if any(isinstance(p, int) for p in one["loc"]) else text)
+            said.append(f"a list, each item {text}" if any(isinstance(p, int) for p in one["loc"]) else text)
     return " or ".join(dict.fromkeys(said))

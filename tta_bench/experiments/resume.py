@@ -24,14 +24,19 @@ from tta_bench.results.identity import identity
 from tta_bench.results.run_folder import read_rows
 
 PACKAGE = Path(__file__).parents[1]
-DECISIVE = ("data", "datasets", "functional", "methods", "models", "streams", "types.py")  # the code behind the numbers
+# The code behind the numbers: what is shown, what adapts, what intervenes, and what is counted.
+DECISIVE = (
+    "callbacks", "data", "datasets", "functional", "methods", "models", "results", "streams", "types.py",
+    "experiments/run.py", "experiments/source_cache.py", "experiments/source_model.py",
+)  # fmt: skip
 
 _held: set[int] = set()  # locked folders
 
 
 def code_sha256(method: TTAMethod, package: Path = PACKAGE) -> str:
     """Hash of the code that determines the numbers: that of this package and the files of the method's classes."""
-    files = {path for path in package.rglob("*.py") if path.relative_to(package).parts[0] in DECISIVE}
+    places = [package / name for name in DECISIVE]
+    files = {path for place in places for path in ([place] if place.suffix else place.rglob("*.py")) if path.is_file()}
     for cls in type(method).__mro__:
         top = cls.__module__.partition(".")[0]
         path = getattr(sys.modules.get(cls.__module__), "__file__", None)
@@ -71,6 +76,14 @@ def find_finished(folder: Path, mine: Mapping[str, str], title: str, console: Co
         return None
     say(console, f"{title}: already finished, using its result (resume=never runs it again)", "dim")
     return result
+
+
+def has_numbers(folder: Path) -> bool:
+    """Whether the folder holds the result of a run that finished or was interrupted."""
+    try:
+        return json.loads((folder / "result.json").read_text()).get("status") in ("done", "interrupted")
+    except (FileNotFoundError, json.JSONDecodeError):
+        return False
 
 
 def find_state(folder: Path, mine: Mapping[str, str], title: str, console: Console) -> Resumed | None:

@@ -39,7 +39,7 @@ from tta_bench.datasets.base import DomainDataset
 from tta_bench.experiments.known_protocols import protocol_of
 from tta_bench.experiments.notices import data_notices, error_notice, model_notices, say_new
 from tta_bench.experiments.opened import Opened
-from tta_bench.experiments.resume import code_sha256, find_finished, find_state, locked
+from tta_bench.experiments.resume import code_sha256, find_finished, find_state, has_numbers, locked
 from tta_bench.experiments.source_cache import fit_or_load_source, source_file
 from tta_bench.files import writing
 from tta_bench.loggers.open_loggers import open_loggers
@@ -191,8 +191,10 @@ class Run:
         return find_finished(self.folder, identity(self.header()), self.title, console)
 
     def _failed(self, error: Exception) -> dict[str, Any]:
-        """The result of a run that failed before its first batch."""
+        """The result of a run that failed before its first batch; an earlier result with batches stays on disk."""
         result = {**self.header(), "status": "failed", "error": str(error), "finished": _utc()}
+        if has_numbers(self.folder):
+            return {**result, "folder": str(self.folder)}
         with writing(self.folder):
             OmegaConf.save(self.config, self.folder / "config.yaml")
         write_result(self.folder, result)

@@ -91,7 +91,7 @@ class CMAE(TTAMethod):
         self.patch_size, dtype = self.backbone.mask_size, self.backbone.dtype
         self.mask_token = nn.Parameter(torch.zeros(self.backbone.mask_dim, dtype=dtype))
         self.reconstruct = nn.utils.skip_init(
-            nn.Linear, self.backbone.feature_dim, hog_dim(self.patch_size), dtype=dtype
+            nn.Linear, self.backbone.patch_dim, hog_dim(self.patch_size), dtype=dtype
         )  # its initialisation would draw from the global generator
         nn.init.trunc_normal_(self.reconstruct.weight, std=0.02, generator=self.setup_rng)
         nn.init.zeros_(self.reconstruct.bias)

@@ -95,7 +95,7 @@ class FOA(TTAMethod):
         if not isinstance(self.backbone, ViTBackbone):
             raise ValueError("FOA searches prompts, so it needs a vision transformer")
         self.backbone.requires_grad_(False)
-        length, width = self.hparams.prompt_length, self.backbone.feature_dim
+        length, width = self.hparams.prompt_length, self.backbone.prompt_dim or 0
         bound = math.sqrt(6 / (3 * (self.backbone.patch_size or 1) ** 2 + width))  # of visual prompt tuning
         prompt = torch.empty(length * width, dtype=torch.float64).uniform_(-bound, bound, generator=self.setup_rng)
         self.add_state("best_prompt", prompt)

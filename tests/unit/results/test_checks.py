@@ -116,6 +116,16 @@ def test_a_file_that_is_changed_or_missing_is_named(folder, name):
     assert found(folder) == {}
 
 
+def test_a_run_that_failed_before_its_first_batch_lacks_no_file(folder):
+    for name in ("batches.csv", "stream.json"):
+        (folder / name).unlink()
+    (content,) = read_results([folder])
+    write_result(folder, {**content, "status": "failed"})
+    assert found(folder) == {}
+    (folder / "config.yaml").unlink()
+    assert found(folder) == {"checksums": ["config.yaml is missing"]}
+
+
 def test_every_cell_of_the_batches_that_is_changed_is_noticed(folder):
     path = folder / "batches.csv"
     original = path.read_bytes()

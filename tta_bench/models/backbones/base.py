@@ -116,6 +116,11 @@ class Backbone(nn.Module):
     weights_origin: dict[str, Any] | None = None
     kept_classes: tuple[int, ...] | None = None
 
+    @property
+    def patch_dim(self) -> int:
+        """Width of a patch token of ``encode_patches``."""
+        return self.feature_dim
+
     def __init__(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
         super().__init__()
         self.normalize = Normalize(mean, std)

@@ -159,6 +159,11 @@ class DistilledViTBackbone(ViTBackbone):
         super().__init__(vit, mean, std)
         self.feature_dim = 2 * vit.embed_dim
 
+    @property
+    def patch_dim(self) -> int:
+        """Width of a patch token: half that of a feature, which has two tokens."""
+        return int(self.vit.embed_dim)
+
     def _pool(self, tokens: Tensor) -> Tensor:
         return tokens[:, :2].flatten(1)
 

@@ -67,9 +67,15 @@ def add_stage_prompts(backbone: Backbone, stages: int, length: int, width: int, 
     """Freeze a transformer except for its classifier, and add trainable prompts and heads to the backbone.
 
     Raises:
-        ValueError: If it is not a transformer, or is a SegFormer with another number of stages.
+        ValueError: If it is not a transformer, has features of two tokens, or is a SegFormer with another number of
+            stages.
     """
     if isinstance(backbone, ViTBackbone):
+        if backbone.feature_dim != backbone.patch_dim:
+            raise ValueError(
+                "DePT projects features and prompts with the same head, so it needs a transformer whose feature is "
+                "one token: choose another model than a distilled DeiT"
+            )
         widths, classifier = [backbone.feature_dim] * stages, backbone.vit.head
     elif isinstance(backbone, SegFormerBackbone):
         widths, classifier = backbone.widths, backbone.head.conv_seg
