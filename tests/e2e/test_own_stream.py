@@ -99,3 +99,13 @@ def test_in_python(photos):
     method = tta.create_method("tent", tta.load_model("shapes_vit"))
     batch = next(iter(data.test_dataloader()))
     assert method(batch.images).shape == (8, 10)
+
+
+def test_a_bench_without_labels_ends_with_a_recommendation(photos, tmp_path):
+    words = ("dataset=manifest", f"dataset.images={photos}", *SIZE, "methods=[source,tent]")
+    done = invoke("bench", *words, home=tmp_path)
+    assert "Recommendation: " in done.output
+    assert "no image has a label" in done.output
+    tent = run_folders(tmp_path)["tent"]["label_free"]
+    assert 0 < tent["source_agreement"] <= 100
+    assert (tent["atc_accuracy"], tent["source_distance"]) == (None, None)  # without source images

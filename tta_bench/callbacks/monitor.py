@@ -14,6 +14,7 @@ import torch
 from lightning.pytorch.loggers import Logger, WandbLogger
 
 from tta_bench.callbacks.counts import count_images, count_pixels
+from tta_bench.callbacks.label_free import LabelFree
 from tta_bench.datasets.base import has_unlabelled
 from tta_bench.methods.base import TTAMethod
 from tta_bench.results.confusion import IouTally
@@ -38,8 +39,10 @@ class AdaptationMonitor(L.Callback):
         earlier: The rows of this run from before it was interrupted; they are counted as well.
     """
 
-    def __init__(self, domains: Sequence[str] | None = None, rows: Path | None = None) -> None:
-        self._domains, self._path = domains, rows
+    def __init__(
+        self, domains: Sequence[str] | None = None, rows: Path | None = None, label_free: LabelFree | None = None
+    ) -> None:
+        self._domains, self._path, self.label_free = domains, rows, label_free
         self.tally = Tally()
         self.last: BatchRow | None = None
         self.earlier: Sequence[BatchRow] = ()
@@ -56,6 +59,9 @@ class AdaptationMonitor(L.Callback):
             self.tally.add(row)
         if self._path is not None and trainer.is_global_zero:  # all ranks have the same counts
             self._writer = RowWriter(self._path, goes_on=bool(self.earlier))
+        if self.label_free is not None:
+            before = self.last.label_free if self.last else None
+            self.label_free.start(trainer, pl_module.device, int(before["last_class"]) if before else None)
         for logger in trainer.loggers:
             if isinstance(logger, WandbLogger):  # W&B's own step may only increase, so it is never passed
                 logger.experiment.define_metric("stream/step")
@@ -94,6 +100,7 @@ class AdaptationMonitor(L.Callback):
             top_class_share=counts.top_class_share,
             calibration=counts.calibration,
             confusion=counts.confusion,
+            label_free=self.label_free.figures(outputs.scores, method.output_kind, batch) if self.label_free else None,
         )
         self.tally.add(self.last)
         if self._writer is not None:

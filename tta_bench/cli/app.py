@@ -59,6 +59,7 @@ def bench(
     with _one_sentence():
         from tta_bench.experiments.bench import bench as run_bench
         from tta_bench.experiments.bench import make_plan
+        from tta_bench.report.recommendation import recommendations
 
         if cfg:
             _print_configurations(make_plan(words or []).jobs())
@@ -71,6 +72,8 @@ def bench(
         results = run_bench(words or [], console)
         if results:
             _print_tables(results)
+            for told in recommendations(results):
+                console.print(told, highlight=False, markup=False, soft_wrap=True)
     if any(result["status"] != "done" for result in results):
         raise typer.Exit(1)
 

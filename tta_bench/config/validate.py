@@ -34,6 +34,7 @@ RUN_KEYS: dict[str, Any] = {
     "threads": Positive | None,
     "reset": Literal["never", "domain", "first_domain"],
     "forgetting": Count | None,
+    "label_free": Literal["auto", "always", "never"],
     "resume": Literal["auto", "never"],
     "checkpoint_every": Positive | None,
     "checkpoint_seconds": Annotated[float, Field(ge=0)] | None,

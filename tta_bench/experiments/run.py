@@ -29,13 +29,14 @@ from tta_bench.callbacks import (
 )
 from tta_bench.callbacks.forgetting import Forgetting
 from tta_bench.callbacks.interrupts import Interrupted, Interrupts
+from tta_bench.callbacks.label_free import LabelFree
 from tta_bench.callbacks.monitor import peak_memory_bytes
 from tta_bench.callbacks.progress import Progress
 from tta_bench.config.compose import Composed, build, plain, require
 from tta_bench.config.words import ConfigError
 from tta_bench.console import say
 from tta_bench.data.datamodule import StreamDataModule, schedule_for
-from tta_bench.datasets.base import DomainDataset
+from tta_bench.datasets.base import DomainDataset, has_unlabelled
 from tta_bench.experiments.known_protocols import protocol_of
 from tta_bench.experiments.notices import data_notices, error_notice, model_notices, say_new
 from tta_bench.experiments.opened import Opened
@@ -107,6 +108,12 @@ class Run:
         self.data = StreamDataModule(self.domains, self.schedule, num_workers=self.config.num_workers, seed=self.seed)
         self.forgetting = Forgetting(self.config.forgetting or 0, self.config.setting.batch_size, self._source_model)
         self.forgetting.check(self.domains, self.backbone)
+        if self.config.label_free == "always" and self.backbone.segments:
+            raise ConfigError("label_free=always: such figures are of classified images, not of pixels; leave it out")
+        asked = self.config.label_free == "always" or (
+            self.config.label_free == "auto" and has_unlabelled(self.domains)
+        )
+        self._measures_label_free = asked and not self.backbone.segments
         self.folder = self.folder_of(composed, root)
         self.interrupts = Interrupts()
 
@@ -144,7 +151,8 @@ class Run:
             WriteError: If the run folder cannot be written.
             Interrupted: After a SIGTERM or SIGINT, once everything is on disk.
         """
-        monitor = AdaptationMonitor(rows=self.folder / "batches.csv")
+        label_free = LabelFree(self._source_model) if self._measures_label_free else None
+        monitor = AdaptationMonitor(rows=self.folder / "batches.csv", label_free=label_free)
         every, seconds = self.config.checkpoint_every, self.config.checkpoint_seconds
         checkpoint = StreamCheckpoint(StateFiles(self.folder), monitor, every, seconds, interrupts=self.interrupts)
         progress = StreamProgress(self.title, monitor, console, watch=watch)

@@ -112,6 +112,23 @@ COST = (
     Measure("source_seconds", "Source preparation", "s", 1, _key("source_seconds"), False,
             "Time before the stream; near zero if reused from an earlier run"),
 )  # fmt: skip
+ESTIMATES = (
+    Measure("atc_accuracy", "ATC", "%", 1, _of_domain("label_free", "atc_accuracy"), False,
+            "Estimated accuracy without labels: share of images above a confidence learned on labelled source images"),
+    Measure("nuclear_norm", "Nuclear norm", "%", 1, _of_domain("label_free", "nuclear_norm"), False,
+            "Of the predictions of a batch, relative to its largest value: high if confident and spread over classes"),
+    Measure("source_agreement", "Agreement", "%", 1, _of_domain("label_free", "source_agreement"), False,
+            "Share of images for which the source model predicts the same class"),
+    Measure("confidence", "Confidence", "%", 1, _of_domain("label_free", "confidence"), False,
+            "Mean probability of the predicted class"),
+    Measure("confidence_drift", "Confidence drift", "points", 1,
+            _of_domain("label_free", "confidence_drift"), False,
+            "Mean confidence in the last tenth of the batches minus that in the first"),
+    Measure("flip_rate", "Flips", "%", 1, _of_domain("label_free", "flip_rate"), False,
+            "Share of images with another predicted class than the image before"),
+    Measure("source_distance", "Distance of the data", "", 2, _of_domain("label_free", "source_distance"),
+            False, "DPCore's distance of a batch's features under the source model to those of source images"),
+)  # fmt: skip
 EXTRA = (
     POOLED,
     Measure(
@@ -142,7 +159,7 @@ def mean_measure(group: Group) -> Measure:
 
 def extra_measures(group: Group) -> tuple[Measure, ...]:
     """Further measures that tables show."""
-    return (POOLED_IOU, PIXEL_ERROR, *EXTRA[1:]) if group.segments else EXTRA
+    return (POOLED_IOU, PIXEL_ERROR, *EXTRA[1:]) if group.segments else (*EXTRA, *ESTIMATES)
 
 
 def domain_measures(group: Group) -> list[Measure]:

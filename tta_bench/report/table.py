@@ -13,7 +13,7 @@ from rich.text import Text
 
 from tta_bench.report.groups import SOURCE, Entry, Group, Value, group_runs
 from tta_bench.report.intervals import Spread
-from tta_bench.report.measures import PIXEL_ERROR, Measure, best_first, column_measures, mean_measure
+from tta_bench.report.measures import ESTIMATES, PIXEL_ERROR, Measure, best_first, column_measures, mean_measure
 from tta_bench.report.runs import Result, RunRecord
 
 UNKNOWN = "–"
@@ -89,6 +89,9 @@ def methods_across(group: Group) -> Table:
     table.add_section()
     if group.segments:
         _add_means(table, "pixel error", PIXEL_ERROR, group)
+    for estimate in ESTIMATES[:3]:  # without labels, these are what there is
+        if estimate.is_known([group]):
+            _add_means(table, estimate.title, estimate, group)
     _add(table, "forward / sample", group, _number("forward_per_sample"), "{:.2f}")
     _add(table, "backward / sample", group, _number("backward_per_sample"), "{:.2f}")
     _add(table, "coreset size", group, _number("coreset_size"), "{:.1f}" if several else "{:.0f}")

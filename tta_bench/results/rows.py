@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any
@@ -32,6 +32,7 @@ class BatchRow:
         calibration: Per non-empty confidence bin, the number of samples, the sum of their confidences and the number
             of correct predictions; for segmentation, of pixels.
         labelled: Per domain, as in ``by_domain``, the number of samples with a label; None if all samples have one.
+        label_free: Figures that need no labels, as ``LabelFree`` gives them; None if they are not measured.
         confusion: Per domain, as in ``by_domain``, the pixels by class and prediction; None for classification.
     """
 
@@ -45,6 +46,7 @@ class BatchRow:
     calibration: Mapping[int, tuple[int, float, int]] = field(default_factory=dict)
     confusion: Mapping[str, Confusion] | None = None
     labelled: Mapping[str, int] | None = None
+    label_free: Mapping[str, float] | None = None
 
     @property
     def samples(self) -> int:
@@ -85,6 +87,7 @@ class Tally:
         self.seconds: list[float] = []
         self.coreset_size: float | None = None
         self.partly = False
+        self._label_free: list[tuple[int, Mapping[str, float]]] = []
         self._top_class = 0.0
         self._bins: dict[int, tuple[int, float, int]] = {}
 
@@ -94,6 +97,8 @@ class Tally:
             self.samples[name] = self.samples.get(name, 0) + n
             self.wrong[name] = self.wrong.get(name, 0) + wrong
             self.labelled[name] = self.labelled.get(name, 0) + row.known[name]
+        if row.label_free is not None:
+            self._label_free.append((row.samples, row.label_free))
         self.partly = self.partly or row.labelled is not None
         if row.confusion is not None:
             self.iou = self.iou or IouTally()
@@ -150,6 +155,22 @@ class Tally:
             "seconds_per_batch_median": median(self.seconds) if self.seconds else None,
             **(self.iou.summary() if self.iou else {}),
             **(self._label_summary() if self.partly else {}),
+            **({"label_free": self._label_free_summary()} if self._label_free else {}),
+        }
+
+    def _label_free_summary(self) -> dict[str, float | None]:
+        """Means over the samples in percent, the distance in feature units; None where nothing was measured."""
+        rows = self._label_free
+        tenth = max(1, len(rows) // 10)
+        found = {key: _mean_of(rows, key) for key in ("confidence", "source_agreement", "atc_accuracy", "nuclear_norm")}
+        first, last = _mean_of(rows[:tenth], "confidence"), _mean_of(rows[-tenth:], "confidence")
+        pairs = sum(n for n, _ in rows) - 1
+        distance = _mean_of(rows, "source_distance")
+        return {
+            **{key: None if x is None else 100 * x for key, x in found.items()},
+            "confidence_drift": None if first is None or last is None else 100 * (last - first),
+            "flip_rate": 100 * sum(figures["flips"] for _, figures in rows) / pairs if pairs else None,
+            "source_distance": distance,
         }
 
     def _label_summary(self) -> dict[str, Any]:
@@ -175,10 +196,17 @@ def logged_numbers(row: BatchRow, tally: Tally) -> dict[str, float]:
         "cost/backward_per_sample": row.backward_samples / row.samples,
         "cost/seconds": row.seconds,
         **{f"method/{key}": value for key, value in row.diagnostics.items()},
+        **{f"label_free/{key}": value for key, value in (row.label_free or {}).items() if key != "last_class"},
     }
     if tally.partly:  # numbers of labels that have not come yet
         found = {key: x for key, x in found.items() if x is not None and not (key in _OF_LABELS and math.isnan(x))}
     return found  # type: ignore[return-value]  # without partly, no value is None
+
+
+def _mean_of(rows: Sequence[tuple[int, Mapping[str, float]]], key: str) -> float | None:
+    """Mean over the samples of batches in which the figure was measured."""
+    known = [(n, figures[key]) for n, figures in rows if not math.isnan(figures[key])]
+    return sum(n * x for n, x in known) / sum(n for n, _ in known) if known else None
 
 
 def _none_if_nan(x: float) -> float | None:

@@ -27,6 +27,7 @@ COLUMNS = (
 FILES = ("result.json", "batches.csv", "config.yaml", "stream.json")
 CHECKSUMS = "checksums"  # key of result.json
 CONFUSION = "confusion"  # additional column for segmentation
+LABEL_FREE = "label_free/"  # prefix of the additional columns of figures that need no labels
 LABELLED = "labelled"  # additional column if some images have no label: the numbers of those that do, by domain
 csv.field_size_limit(2**31 - 1)  # with many classes, the confusion column exceeds the default limit
 
@@ -66,6 +67,7 @@ class RowWriter:
             **({} if row.labelled is None else {LABELLED: ";".join(map(str, row.labelled.values()))}),
             **({} if row.confusion is None else {CONFUSION: to_text(row.confusion)}),
             **{key: value for key, value in row.diagnostics.items() if key != "coreset_size"},
+            **{f"{LABEL_FREE}{key}": value for key, value in (row.label_free or {}).items()},
         }
         text = io.StringIO(newline="")
         writer = csv.DictWriter(text, fieldnames=self._columns or list(values))
@@ -114,7 +116,9 @@ def read_rows(path: Path, size: int) -> list[BatchRow]:
 
 
 def _row(line: Mapping[str, str]) -> BatchRow:
-    own = {key: float(value) for key, value in line.items() if key not in (*COLUMNS, CONFUSION, LABELLED)}
+    further = {key: value for key, value in line.items() if key not in (*COLUMNS, CONFUSION, LABELLED)}
+    own = {key: float(value) for key, value in further.items() if not key.startswith(LABEL_FREE)}
+    free = {key.removeprefix(LABEL_FREE): float(value) for key, value in further.items() if key not in own}
     size, by_domain = line["coreset_size"], _by_domain(line)
     return BatchRow(
         step=int(line["step"]),
@@ -126,6 +130,7 @@ def _row(line: Mapping[str, str]) -> BatchRow:
         top_class_share=float(line.get("top_class_share") or 0),
         calibration=_calibration(line.get("calibration") or ""),
         labelled=dict(zip(by_domain, map(int, line[LABELLED].split(";")), strict=True)) if LABELLED in line else None,
+        label_free=free or None,
         confusion=from_text(line[CONFUSION], list(by_domain)) if CONFUSION in line else None,
     )
 
