@@ -157,6 +157,8 @@ def test_the_stream_of_a_run_is_the_stream_that_is_shown():
         (["dataset.split=train"], ["dataset.split", "'train'"]),
         (["dataset=shapes_c", "dataset.resize=256"], ["'dataset.resize'"]),
         (["setting.delta=-1"], ["delta", "-1"]),
+        (["setting.delta=wide"], ["setting.delta", "a number", "'wide'"]),
+        (["setting.slots=1.5"], ["setting.slots", "a whole number", "1.5"]),
         (["setting.batch_size=0"], ["batch_size", "0"]),
         (["setting.order=foo"], ["'foo'", "standard"]),
         (["model=local"], ["model.checkpoint", "model.config"]),

@@ -42,6 +42,7 @@ def entry(found, label):
         ("data__severity", 3, "dataset.severity"),
         ("config__setting__batch_size", 8, "setting.batch_size"),
         ("config__setting__delta", 0.1, "setting.delta"),
+        ("config__setting__rounds", 3, "setting.rounds"),
         ("config__trainer__precision", "16-mixed", "trainer.precision"),
         ("stream_sha256", "f" * 64, "stream"),
     ],
@@ -132,6 +133,13 @@ class TestGain:
         assert found.gain(entry(found, "tent")).mean == 10.0
         assert found.gain(entry(found, "dpcore")) is None
 
+    def test_is_over_source_s_own_run_where_there_is_one(self):
+        runs = [result("source", seed=0, errors=(60, 60))]
+        runs += [result("tent", seed=s, errors=(40, 40), source_mean_error=50.0) for s in (0, 1)]
+        found = group(*runs)
+        gain = found.gain(entry(found, "tent"))
+        assert (gain.mean, gain.n) == (15.0, 2)  # 60 - 40 for seed 0, 50 - 40 for seed 1
+
     def test_can_be_over_another_method_or_column(self):
         runs = [result(errors=(40, 40)), result(config__method={"lr": 0.5}, errors=(30, 30)), result("dpcore")]
         found = group(*runs, baseline="tent lr=0.5")
@@ -193,6 +201,30 @@ class TestRanks:
         found = group(*both, result("lucky", seed=0, errors=(1, 1)))
         assert {e.label for e in MEAN.ranks(found)} == {"a"}
         assert not found.is_ranked(entry(found, "lucky"))
+
+    @pytest.mark.parametrize(
+        ("seeds", "ranked"),
+        [
+            ({"a": (0, 1), "b": (0,), "c": (0,)}, {"b", "c"}),  # the streams of most entries, not the most streams
+            ({"a": (0,), "b": (0, 1), "c": (0,), "d": (0, 1)}, {"b", "d"}),  # of equally many, the most streams
+            ({"a": (0, 1), "b": (0,)}, {"a"}),
+            ({"b": (0,), "a": (0, 1)}, {"a"}),
+        ],
+    )
+    def test_are_over_the_streams_of_most_entries(self, seeds, ranked):
+        found = group(*(result(m, seed=s) for m, own in seeds.items() for s in own))
+        assert {e.label for e in found.entries if found.is_ranked(e)} == ranked
+
+    def test_one_edited_run_of_two_is_enough_to_lose_the_rank(self, tmp_path):
+        for method in ("a", "b"):
+            for seed in (0, 1):
+                write_run(tmp_path / method / str(seed), result(method, seed), [{"fog": (4, 1 + (method == "b"))}])
+        file = tmp_path / "b" / "0" / "result.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"mean_error": 0.0}))
+        found = group(*read_results([tmp_path]))
+        assert not entry(found, "b").is_sound
+        assert entry(found, "a").is_sound
+        assert {e.label for e in found.entries if found.is_ranked(e)} == {"a"}
 
     def test_means_of_edited_files_are_shown_but_never_called_best(self, tmp_path):
         for method, wrong in (("a", 1), ("b", 2), ("edited", 3)):

@@ -631,6 +631,7 @@ def test_the_picture_shows_where_domains_are():
     snow, fog = ([int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)] for colour in PALETTE[:2])  # in usual order
     lanes, strip = lane_picture(demo()), share_picture(demo())
 
+    assert (lanes.shape, strip.shape) == ((2, 4, 4), (100, 4, 3))
     assert lanes[:, :, 3].tolist() == [[1, 1, 0, 1], [0, 0, 1, 0]]
     assert lanes[0, 0, :3] == pytest.approx(fog)
     assert strip[50, 2] == pytest.approx(snow)
