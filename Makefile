@@ -24,11 +24,14 @@ space := $(empty) $(empty)
 list = [$(subst $(space),$(comma),$(strip $(subst $(comma),$(space),$(1))))]
 
 # Only given values are passed on: the program has the defaults.
-WORDS = $(if $(DATASET),'dataset=$(DATASET)') $(if $(METHODS),'methods=$(call list,$(METHODS))') \
+WORDS = $(if $(LAUNCHER),'launcher=$(LAUNCHER)') $(if $(DATASET),'dataset=$(DATASET)') \
+        $(if $(METHODS),'methods=$(call list,$(METHODS))') \
         $(if $(SEEDS),'seeds=$(call list,$(SEEDS))')
 
 # Data sets with a class per pixel need mmsegmentation, which is installed when one of them is used.
 SEG := $(if $(filter streets_c acdc cityscapes segmentation_folder,$(DATASET)),$(VENV)/.seg)
+# Ray is a download of 70 MB, which only LAUNCHER=ray needs.
+RAY := $(if $(filter ray,$(LAUNCHER)),$(VENV)/.ray)
 PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --no-input $(PIP_ARGS) -c constraints.txt
 
 # One test process per processor, each with one thread; the tests of a file share fixtures and stay together.
@@ -41,10 +44,10 @@ PARALLEL := -n auto --maxprocesses 8 --dist loadfile
 help: ## Print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-bench: $(STAMP) $(SEG) ## Compare methods: SETTING=cdc DATASET=shapes_c METHODS="source tent dpcore" SEEDS="0 1 2" ARGS="dataset.severity=3"
+bench: $(STAMP) $(SEG) $(RAY) ## Compare methods: SETTING=cdc DATASET=shapes_c METHODS="source tent dpcore" SEEDS="0 1 2" ARGS="dataset.severity=3"
 	@$(BIN)/tta-bench bench $(if $(SETTING),'setting=$(SETTING)') $(WORDS) $(ARGS)
 
-reproduce: $(STAMP) $(SEG) ## Run a table of the paper: TABLE=components DATASET=shapes_c SEEDS="0 1" (TABLE=list for all)
+reproduce: $(STAMP) $(SEG) $(RAY) ## Run a table of the paper: TABLE=components DATASET=shapes_c SEEDS="0 1" (TABLE=list for all)
 	@$(BIN)/tta-bench reproduce $(or $(TABLE),list) $(if $(TABLE),$(WORDS) $(ARGS))
 
 test: $(STAMP) ## Run the tests (minutes; the slow ones: make test-all)
@@ -97,4 +100,9 @@ $(STAMP): pyproject.toml constraints.txt
 $(VENV)/.seg: $(STAMP)
 	@echo "Installing mmsegmentation."
 	@$(PIP_INSTALL) -e '.[dev,seg]'
+	@touch $@
+
+$(VENV)/.ray: $(STAMP)
+	@echo "Installing Ray."
+	@$(PIP_INSTALL) -e '.[dev,ray]'
 	@touch $@

@@ -13,6 +13,7 @@ from tta_bench.config.words import ConfigError
 
 T = TypeVar("T")
 Positive = Annotated[int, Field(ge=1)]
+Amount = Annotated[float, Field(ge=0)]
 KEYS = ("launcher", "shard")
 """What a bench, a table and a grid take in addition to the keys of a run."""
 
@@ -26,6 +27,24 @@ class LocalLauncher:
     """
 
     workers: Positive = 1
+
+
+@dataclass(frozen=True)
+class RayLauncher:
+    """Runs on a cluster, through Ray.
+
+    Attributes:
+        address: Of the cluster, such as ``10.0.0.1:6379``; None takes the environment variable ``RAY_ADDRESS``, else a
+            cluster that runs on this machine, else a Ray of this process, on this machine.
+        gpus: GPUs for each run; a fraction lets runs share one. None takes one where the cluster has GPUs.
+        cpus: CPU cores for each run.
+        max_concurrent: Number of runs at once at most; None takes as many as fit into the cluster.
+    """
+
+    address: str | None = None
+    gpus: Amount | None = None
+    cpus: Amount = 1.0
+    max_concurrent: Positive | None = None
 
 
 @dataclass(frozen=True)
@@ -77,7 +96,7 @@ class Launch:
         shard: Which part of the runs; None means all.
     """
 
-    launcher: LocalLauncher = LocalLauncher()
+    launcher: LocalLauncher | RayLauncher = LocalLauncher()
     shard: Shard | None = None
 
 

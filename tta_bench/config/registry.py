@@ -12,7 +12,7 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from hydra_zen import builds
 
-from tta_bench.config.launch import LocalLauncher
+from tta_bench.config.launch import LocalLauncher, RayLauncher
 from tta_bench.config.words import ConfigError, Override
 from tta_bench.datasets.classification.cifar_c import cifar10_c, cifar100_c
 from tta_bench.datasets.classification.corrupted import corrupted
@@ -51,7 +51,7 @@ DATASETS: dict[str, Callable[..., Any]] = {
     "cityscapes": cityscapes,
     "segmentation_folder": segmentation_folder,
 }
-LAUNCHERS: dict[str, type] = {"local": LocalLauncher}
+LAUNCHERS: dict[str, type] = {"local": LocalLauncher, "ray": RayLauncher}
 
 
 def config_folder() -> Path:

@@ -9,7 +9,8 @@ from typing import Any
 from rich.console import Console
 
 from tta_bench.config.compose import Composed
-from tta_bench.config.launch import ONE_BY_ONE, Launch, LocalLauncher, Shard
+from tta_bench.config.launch import ONE_BY_ONE, Launch, LocalLauncher, RayLauncher, Shard
+from tta_bench.config.words import ConfigError
 from tta_bench.console import say
 from tta_bench.experiments.costs import common_words, share
 from tta_bench.experiments.launchers.dispatch import Dispatch
@@ -46,11 +47,17 @@ def run_jobs(jobs: Sequence[Composed], console: Console, launch: Launch = ONE_BY
     """
     if launch.launcher == LocalLauncher(workers=1):
         return _one_by_one(jobs, console)
-    return Dispatch(jobs, console, _engine(launch.launcher)).run()
+    return Dispatch(jobs, console, _engine(launch.launcher, jobs)).run()
 
 
-def _engine(launcher: LocalLauncher) -> Engine:
-    return LocalEngine(launcher.workers)
+def _engine(launcher: LocalLauncher | RayLauncher, jobs: Sequence[Composed]) -> Engine:
+    if isinstance(launcher, LocalLauncher):
+        return LocalEngine(launcher.workers)
+    try:
+        from tta_bench.experiments.launchers.ray import RayEngine
+    except ImportError as error:
+        raise ConfigError(f"launcher=ray needs Ray ({error}): pip install 'tta_bench[ray]'") from error
+    return RayEngine(launcher, jobs)
 
 
 def _one_by_one(jobs: Sequence[Composed], console: Console) -> list[dict[str, Any]]:

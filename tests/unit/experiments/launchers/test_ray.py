@@ -1,0 +1,131 @@
+"""A cluster of two nodes on this machine: one process's bytes, whatever happens to nodes, actors and driver."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import time
+
+import pytest
+
+from tests.helpers.launched import OWN, contents, forget_misbehaving, launched, misbehaving
+from tta_bench.config.words import ConfigError
+
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'tta_bench[ray]'")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
+]
+QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 1000, "health_check_failure_threshold": 5}
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    """Two nodes of one CPU each; the head has none."""
+    from ray.cluster_utils import Cluster
+
+    misbehaving(tmp_path, monkeypatch)
+    for name, value in {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_agent_register_timeout_ms": "300000",
+        "RAY_raylet_start_wait_time_s": "300",
+    }.items():
+        monkeypatch.setenv(name, value)  # fmt: skip
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "_system_config": QUICK})
+    monkeypatch.setenv("RAY_ADDRESS", made.address)
+    yield made
+    ray.shutdown()
+    made.shutdown()
+    forget_misbehaving()
+
+
+def test_runs_are_those_of_one_process_byte_for_byte(cluster, tmp_path, monkeypatch):
+    cluster.add_node(num_cpus=1), cluster.add_node(num_cpus=1)
+    words = ["methods=[source,tent,cotta,dpcore]", "seeds=[0,1]", *OWN]
+    one, _ = launched(tmp_path / "one", monkeypatch, *words)
+    two, _ = launched(tmp_path / "two", monkeypatch, *words, "launcher=ray")
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+    assert [r["mean_error"] for r in two] == [r["mean_error"] for r in one]
+    assert not list((tmp_path / "two" / "runs").glob(".*"))  # the mark is gone
+
+
+def test_actors_that_die_and_methods_that_fail_stop_nothing(cluster, tmp_path, monkeypatch):
+    cluster.add_node(num_cpus=1), cluster.add_node(num_cpus=1)
+    own = [f"misbehaving.{name}" for name in ("DiesOnce", "DiesAlways", "Raises", "ReturnsNaN")]
+    (once, always, raises, nan, tent), said = launched(
+        tmp_path / "two", monkeypatch, f"methods=[{','.join(own)},tent]", "launcher=ray"
+    )
+    assert once["status"] == tent["status"] == "done"
+    assert "DiesOnce seed 0: its process died; it continues from its last state elsewhere" in said
+    assert "DiesOnce seed 0: resumed at batch 3" in said
+    assert "its worker died twice at batch 3" in always["error"]
+    assert raises["error"] == "RuntimeError: this method has a bug"
+    assert "not finite" in nan["error"]
+    launched(tmp_path / "one", monkeypatch, "methods=[misbehaving.DiesOnce]")
+    (name,) = contents(tmp_path / "one")
+    assert contents(tmp_path / "one")[name]["rows"] == contents(tmp_path / "two")[name]["rows"]
+
+
+def test_output_that_workers_do_not_see_comes_back(cluster, tmp_path, monkeypatch):
+    """``~/runs`` is another folder for the driver than for the node, whose home is elsewhere."""
+    (tmp_path / "elsewhere").mkdir()
+    cluster.add_node(num_cpus=1, env_vars={"HOME": str(tmp_path / "elsewhere")})
+    monkeypatch.setenv("HOME", str(tmp_path / "one"))
+    results, _ = launched(tmp_path / "one", monkeypatch, "methods=[tent]", "output=~/runs", "launcher=ray")
+    assert [result["status"] for result in results] == ["done"]
+    assert len(contents(tmp_path / "one")) == 1
+    assert not list((tmp_path / "elsewhere").rglob("result.json"))
+
+
+def test_other_code_on_a_node_is_refused(cluster, tmp_path, monkeypatch):
+    from tta_bench.experiments.launchers import ray as launcher
+
+    cluster.add_node(num_cpus=1)
+    here = launcher.facts_here()
+    monkeypatch.setattr(launcher, "facts_here", lambda: {**here, "torch": "0.9"})
+    with pytest.raises(ConfigError, match=r"has torch .*, the driver 0\.9: install the same"):
+        launched(tmp_path / "two", monkeypatch, "methods=[source]", "launcher=ray")
+    assert not list((tmp_path / "two").rglob("result.json"))
+
+
+def test_a_node_that_dies_costs_its_run_the_batches_since_the_last_state(cluster, tmp_path, monkeypatch):
+    first = cluster.add_node(num_cpus=1)
+    import threading
+
+    folder = tmp_path / "two"
+
+    def remove():
+        while not list(folder.rglob("state.pt")):
+            time.sleep(0.05)
+        cluster.add_node(num_cpus=1, wait=False)
+        cluster.remove_node(first, allow_graceful=False)
+
+    threading.Thread(target=remove, daemon=True).start()
+    words = ["methods=[dpcore]", *OWN, "dataset.num_images=60"]
+    results, said = launched(folder, monkeypatch, *words, "launcher=ray")
+    assert [result["status"] for result in results] == ["done"]
+    assert "it continues from its last state elsewhere" in said
+    assert "resumed at batch" in said
+    launched(tmp_path / "one", monkeypatch, *words)
+    assert contents(tmp_path / "one") == contents(folder)
+
+
+def test_a_driver_that_is_killed_continues_with_the_same_command(cluster, tmp_path, monkeypatch):
+    cluster.add_node(num_cpus=1)
+    words, folder = ["methods=[dpcore]", *OWN, "dataset.num_images=60"], tmp_path / "two"
+    child = os.fork()
+    if child == 0:
+        launched(folder, monkeypatch, *words, "launcher=ray")
+        os._exit(0)
+    while not list(folder.rglob("state.pt")):
+        time.sleep(0.05)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    results, said = launched(folder, monkeypatch, *words, "launcher=ray")
+    assert [result["status"] for result in results] == ["done"]
+    assert "resumed at batch" in said
+    launched(tmp_path / "one", monkeypatch, *words)
+    assert contents(tmp_path / "one") == contents(folder)

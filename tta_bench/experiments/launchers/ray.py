@@ -1,0 +1,267 @@
+"""Workers that are Ray actors, on this machine or on a cluster; Ray decides where each of them is."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayError
+
+from tta_bench.callbacks.progress import Progress
+from tta_bench.config.compose import Composed
+from tta_bench.config.launch import RayLauncher
+from tta_bench.config.words import ConfigError
+from tta_bench.experiments.launchers.engine import Content, Died, Ready, Slot
+from tta_bench.experiments.launchers.shipped import package_sha256, user_files, write_user_files
+from tta_bench.experiments.launchers.worker import Files, Outcome, Survey, Worker
+from tta_bench.experiments.run import PACKAGES
+
+EVERY = 1.0  # seconds between two questions how far a job is
+# Variables that workers get from the driver; as arguments of an actor, which no log and no dashboard shows.
+SHIPPED = ("WANDB_", "HF_", "TTA_BENCH_")
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a worker has to have in common with the driver.
+
+    Attributes:
+        facts: Versions, and the hash of the code.
+        files: Modules of the user's, by file name.
+        environment: Environment variables.
+        folder: The driver's current folder, to which relative paths refer.
+        marks: Files that the driver has just written, one in each ``output``, with their contents.
+    """
+
+    facts: dict[str, str]
+    files: dict[str, bytes]
+    environment: dict[str, str] = field(repr=False)
+    folder: str
+    marks: dict[str, str]
+
+
+def facts_here() -> dict[str, str]:
+    """What has to be the same for numbers to be the same."""
+    return {
+        **{name: version(name) for name in PACKAGES},
+        "Python": platform.python_version(),
+        "the code of tta_bench": package_sha256()[:12],
+    }
+
+
+class RayWorker:
+    """A worker in an actor: ``look`` and ``stop`` are answered while a job runs."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup, self.worker = setup, Worker()
+        self.progress: Progress | None = None
+        os.environ.update(setup.environment)
+        self.folder = tempfile.TemporaryDirectory()
+        folder = setup.folder if Path(setup.folder).is_dir() else self.folder.name
+        os.chdir(folder)
+        write_user_files(setup.files, Path(self.folder.name, "modules"))
+
+    def hello(self) -> Ready | ConfigError:
+        """Where the worker is, or in what it differs from the driver."""
+        host = socket.gethostname()
+        here = facts_here()
+        for name, there in self.setup.facts.items():
+            if here[name] != there:
+                return ConfigError(
+                    f"{host} has {name} {here[name]}, the driver {there}: install the same on all nodes of the cluster"
+                )
+        gpus = ",".join(map(str, ray.get_gpu_ids()))
+        node = ray.get_runtime_context().get_node_id()[:6]
+        return Ready(f"{host} {node}{f', cuda:{gpus}' if gpus else ''}", self._sees_output())
+
+    def _sees_output(self) -> bool:
+        try:
+            return all(Path(path).expanduser().read_text() == content for path, content in self.setup.marks.items())
+        except OSError:
+            return False
+
+    def survey(self, jobs: Sequence[Composed]) -> Survey | Exception:
+        """What is known before the first run, or why it cannot be built."""
+        try:
+            return self.worker.survey(jobs)
+        except (ValueError, FileNotFoundError) as error:
+            return error
+
+    def run(self, job: Composed, files: Files | None) -> Outcome:
+        """Run a job."""
+        self.progress = None
+        return self.worker.run_logged(job, self._watch, files)
+
+    def _watch(self, progress: Progress) -> None:
+        self.progress = progress
+
+    def look(self) -> Progress | None:
+        """How far the job is."""
+        return self.progress
+
+    def stop(self) -> None:
+        """Let the job write its state and end."""
+        self.worker.stop()
+
+
+for _name in ("look", "stop"):
+    setattr(RayWorker, _name, ray.method(concurrency_group="control")(getattr(RayWorker, _name)))
+
+
+@dataclass(eq=False)
+class RaySlot:
+    """An actor, and the answers that are expected of it."""
+
+    actor: Any
+    answers: dict[Any, str] = field(default_factory=dict)
+
+    def _ask(self, name: str, *arguments: Any) -> None:
+        self.answers[getattr(self.actor, name).remote(*arguments)] = name
+
+    def hello(self) -> None:
+        """Ask whether it is there."""
+        self._ask("hello")
+
+    def survey(self, jobs: Sequence[Composed]) -> None:
+        """Ask for what is known before the first run."""
+        self._ask("survey", list(jobs))
+
+    def run(self, job: Composed, files: Files | None) -> None:
+        """Run a job."""
+        self._ask("run", job, files)
+
+    def look(self) -> None:
+        """Ask how far the job is, unless that has been asked or there is none."""
+        if "run" in self.answers.values() and "look" not in self.answers.values():
+            self._ask("look")
+
+    def stop(self) -> None:
+        """Let the job write its state and end."""
+        self.actor.stop.remote()
+
+    def kill(self) -> None:
+        """End the actor at once."""
+        ray.kill(self.actor)
+
+
+class RayEngine:
+    """Starts actors on a cluster.
+
+    Args:
+        launcher: The cluster, and what each run takes of it.
+        jobs: What will be run.
+
+    Raises:
+        ConfigError: If the cluster cannot be reached or has no room for a single run.
+    """
+
+    def __init__(self, launcher: RayLauncher, jobs: Sequence[Composed]) -> None:
+        self.launcher, self.slots, self._asked = launcher, list[RaySlot](), 0.0
+        self.own = not ray.is_initialized()
+        if self.own:
+            try:
+                ray.init(address=launcher.address, log_to_driver=False, logging_level="error")
+            except Exception as error:  # Ray raises plain exceptions, too
+                raise ConfigError(f"Ray cannot be started or reached: {str(error).strip().splitlines()[0]}") from error
+        has_gpus = ray.cluster_resources().get("GPU", 0) > 0
+        self.needs = {"CPU": launcher.cpus, "GPU": launcher.gpus if launcher.gpus is not None else float(has_gpus)}
+        self.marks = _mark({str(job.config.output) for job in jobs})
+        shipped = {name: value for name, value in os.environ.items() if name.startswith(SHIPPED)}
+        self.setup = ray.put(Setup(facts_here(), user_files(jobs), shipped, str(Path.cwd()), self.marks))
+        as_actor = ray.remote(num_cpus=self.needs["CPU"], num_gpus=self.needs["GPU"], concurrency_groups={"control": 2})
+        self.actor = as_actor(RayWorker)
+        if self.capacity() == 0:
+            found = ", ".join(f"{ray.cluster_resources().get(name, 0):g} {name}" for name in self.needs)
+            self.close()
+            raise ConfigError(f"no run fits into this cluster, which has {found}: lower launcher.cpus or launcher.gpus")
+
+    def capacity(self) -> int:
+        """How many runs fit into the cluster as it is now."""
+        there = ray.cluster_resources()
+        fits = [int(there.get(name, 0) / need + 1e-6) for name, need in self.needs.items() if need]
+        return min([*fits, self.launcher.max_concurrent or sys.maxsize])
+
+    def open(self) -> RaySlot:
+        """Start an actor, as soon as there is room."""
+        slot = RaySlot(self.actor.remote(self.setup))
+        self.slots.append(slot)
+        slot.hello()
+        return slot
+
+    def wait(self, seconds: float) -> list[tuple[Slot, Content]]:
+        """What the actors answer."""
+        if time.monotonic() - self._asked > EVERY:
+            self._asked = time.monotonic()
+            for slot in self.slots:
+                slot.look()
+        expected = {answer: slot for slot in self.slots for answer in slot.answers}
+        if not expected:
+            time.sleep(seconds)
+            return []
+        there, _ = ray.wait(list(expected), num_returns=len(expected), timeout=seconds)
+        heard: list[tuple[Slot, Content]] = []
+        for answer in there:
+            slot = expected[answer]
+            if slot not in self.slots:  # it has died meanwhile
+                continue
+            asked = slot.answers.pop(answer)
+            try:
+                content = ray.get(answer)
+            except RayError as error:
+                if asked == "look":  # the answer to "run" will say more
+                    continue
+                with suppress(RayError):
+                    slot.kill()
+                self.slots.remove(slot)
+                content = Died(_reason(error))
+            if content is not None:
+                heard.append((slot, content))
+        return heard
+
+    def close(self) -> None:
+        """End all actors, and the Ray of this process."""
+        for slot in self.slots:
+            with suppress(RayError):
+                slot.kill()
+        self.slots.clear()
+        for path in self.marks:
+            Path(path).expanduser().unlink(missing_ok=True)
+        if self.own:
+            ray.shutdown()
+
+
+def _mark(outputs: set[str]) -> dict[str, str]:
+    """Write a file into each folder; a worker that reads it sees the same folder."""
+    marks = {}
+    for output in outputs:
+        folder = Path(output).expanduser()
+        folder.mkdir(parents=True, exist_ok=True)
+        name, content = f".{uuid.uuid4().hex}", uuid.uuid4().hex
+        (folder / name).write_text(content)
+        marks[str(Path(output) / name)] = content
+    return marks
+
+
+def _reason(error: RayError) -> str:
+    """Why an actor died, in a few words; Ray's own account has a page."""
+    text = str(error)
+    if "out of memory" in text.lower() or "memory monitor" in text.lower() or "running low on memory" in text.lower():
+        return "its node ran out of memory"
+    if "node" in text.lower() and ("node was terminated" in text.lower() or "node has died" in text.lower()
+                                   or "node died" in text.lower()):  # fmt: skip
+        return "its node died"
+    if isinstance(error, RayActorError) and "creation task" not in text:
+        return "its process died"
+    return text.strip().splitlines()[-1]
