@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch.plugins import Precision
 
 from tta_bench.callbacks import AdaptationMonitor
 from tta_bench.callbacks.label_free import LabelFree
@@ -59,8 +60,8 @@ def test_the_rows_on_disk_give_the_same_figures(tmp_path):
 
 def test_a_resumed_run_compares_its_first_image_with_the_last_one_before():
     free = LabelFree(toy_backbone)
-    _, monitor, data = watched(Tent(toy_backbone()))
-    trainer = type("Trainer", (), {"precision_plugin": monitor.label_free._plugin, "datamodule": data})()
+    _, _, data = watched(Tent(toy_backbone()))
+    trainer = type("Trainer", (), {"precision_plugin": Precision(), "datamodule": data})()
     batch = next(iter(data.test_dataloader()))
     scores = torch.nn.functional.one_hot(torch.ones(len(batch.images), dtype=torch.long), 4).double()
     for last, flips in ((None, 0), (1, 0), (3, 1)):
