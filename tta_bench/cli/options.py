@@ -1,6 +1,6 @@
-"""What each option of a configuration group is: asked of the classes here, which takes seconds, and kept in a file.
+"""Descriptions of the options of each configuration group, collected from the classes and stored in a file.
 
-``tta-bench list`` reads the file, so that it answers at once. ``make docs`` writes it.
+Collecting them takes seconds, so ``tta-bench list`` reads the file, which ``make docs`` writes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Rows = list[list[str]]
 
 
 def described(group: str) -> Rows:
-    """A row for each option of a group, those of the user's own folder included.
+    """One row for each option of a group, including those of the user's folder.
 
     Args:
         group: ``method`` gives the classes' rows (name, paper, prediction, source data, segmentation), ``variant`` the
@@ -48,14 +48,14 @@ def described(group: str) -> Rows:
 
 
 def write_options() -> None:
-    """Write the file that ``tta-bench list`` reads; a folder of the user's is left aside."""
+    """Write the file that ``tta-bench list`` reads, ignoring the user's folder."""
     os.environ.pop(FOLDER_VARIABLE, None)
     rows = {group: described(group) for group in ("method", "variant", "setting", "dataset", "model")}
     FILE.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def comment(group: str, name: str) -> str:
-    """The first sentence of the comment that heads an option's yaml file; empty if there is none."""
+    """The first sentence of the comment at the top of an option's yaml file; empty if there is none."""
     files = [home / group / f"{name}.yaml" for home in (user_folder(()), config_folder()) if home]
     file = next((file for file in files if file.is_file()), None)
     lines = file.read_text(encoding="utf-8").splitlines() if file else []

@@ -1,4 +1,4 @@
-"""How the runs of a bench are started: by whom, how many at once, and which share of them."""
+"""How the runs of a bench are started: the launcher, the number of parallel runs, and the shard."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 Positive = Annotated[int, Field(ge=1)]
 Amount = Annotated[float, Field(ge=0)]
 KEYS = ("launcher", "shard")
-"""What a bench, a table and a grid take in addition to the keys of a run."""
+"""Keys of a bench, a table and a grid, in addition to those of a run."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class LocalLauncher:
     """Runs on this machine.
 
     Attributes:
-        workers: Number of runs at once, each in a process of its own if there are several.
+        workers: Number of parallel runs, each in its own process if there are several.
     """
 
     workers: Positive = 1
@@ -52,7 +52,7 @@ class Shard:
     """One of several equal parts of a list.
 
     Attributes:
-        number: Which part, from 1 on.
+        number: Number of the part, starting at 1.
         count: Number of parts.
     """
 
@@ -70,7 +70,7 @@ class Shard:
         number, count = map(int, found.groups()) if found else (0, 0)
         if not 1 <= number <= count:
             raise ConfigError(
-                f"shard={text}: write which part of how many, for example shard=3/16 (from 1/16 to 16/16)"
+                f"shard={text}: write the part and the number of parts, for example shard=3/16 (from 1/16 to 16/16)"
             )
         return cls(number, count)
 
@@ -92,8 +92,8 @@ class Launch:
     """How runs are started.
 
     Attributes:
-        launcher: By whom.
-        shard: Which part of the runs; None means all.
+        launcher: The launcher.
+        shard: The part of the runs; None for all.
     """
 
     launcher: LocalLauncher | RayLauncher = LocalLauncher()

@@ -9,13 +9,13 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 import numpy as np
 
 UNLABELLED = -1
-"""Label of an image that has none; it is predicted and not scored."""
+"""Label of an unlabelled image, which is predicted but not scored."""
 
 
 class CleanImages(Protocol):
     """Labelled images, accessed by index."""
 
-    labels: np.ndarray  # (N,) int64, UNLABELLED where an image has none
+    labels: np.ndarray  # (N,) int64, UNLABELLED for unlabelled images
 
     def __len__(self) -> int:
         """Number of images N."""
@@ -70,7 +70,7 @@ class DomainDataset(Protocol):
         """The domains' names, in their usual order."""
 
     def labels(self, domain: str) -> np.ndarray:
-        """Labels (N,) int64 of a domain, ``UNLABELLED`` where an image has none."""
+        """Labels (N,) int64 of a domain, ``UNLABELLED`` for unlabelled images."""
 
     def load(self, domain: str, index: int) -> np.ndarray:
         """Image ``index`` of a domain: (H, W, 3) uint8, RGB."""
@@ -115,27 +115,27 @@ class SegmentationDataset(DomainDataset, Protocol):
 
 @runtime_checkable
 class OrderedDataset(Protocol):
-    """A data set whose images arrive in an order of their own, which ``setting=as_given`` keeps."""
+    """A data set with its own order of arrival, which ``setting=as_given`` keeps."""
 
     def arrival_order(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Of each arrival (N,) the position of its domain in ``domains``, its row there, and its time in seconds.
+        """Domain index in ``domains``, row in the domain, and time in seconds of each arrival, (N,) each.
 
-        The times are nan where they are unknown, and None if no image has one.
+        Unknown times are nan; the times are None if all are unknown.
         """
 
 
 def arrival_order(domains: DomainDataset) -> tuple[np.ndarray, np.ndarray, np.ndarray | None] | None:
-    """The data set's own order, see ``OrderedDataset``; None if it has none."""
+    """The data set's own order of arrival, see ``OrderedDataset``; None if it has none."""
     return domains.arrival_order() if isinstance(domains, OrderedDataset) else None
 
 
 def has_label_maps(domains: DomainDataset) -> TypeGuard[SegmentationDataset]:
-    """Whether every pixel has a class, rather than every image."""
+    """Whether every pixel has a class, instead of every image."""
     return hasattr(domains, "label_map")
 
 
 def has_unlabelled(domains: DomainDataset) -> bool:
-    """Whether some image has no label, so that an error is over the others only."""
+    """Whether some images have no labels, so that errors are only over the others."""
     return any(bool((np.asarray(domains.labels(name)) == UNLABELLED).any()) for name in domains.domains)
 
 

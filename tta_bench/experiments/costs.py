@@ -1,4 +1,4 @@
-"""What a run costs at most, from its configuration alone: so that long runs start first and shards are of equal size.
+"""Upper bounds of the costs of runs, from their configurations alone, to start long runs first and balance shards.
 
 No data or model is opened, so every machine computes the same costs and therefore the same order.
 """
@@ -19,8 +19,8 @@ from tta_bench.methods import METHODS, TTAMethod
 Values = Mapping[str, Any]  # a method's keyword arguments
 Passes = tuple[float, float]  # forward and backward, per sample
 
-UNKNOWN: Passes = (2, 1)  # of a method of the user's
-VIEWS = 32  # of CoTTA where num_views is null
+UNKNOWN: Passes = (2, 1)  # for a user's method
+VIEWS = 32  # for CoTTA if num_views is null
 PASSES: dict[str, Callable[[Values], Passes]] = {
     "source": lambda v: (1, 0),
     "lame": lambda v: (1, 0),
@@ -53,21 +53,21 @@ PASSES: dict[str, Callable[[Values], Passes]] = {
     "dpcore_b": lambda v: (3 + v["steps_new"], v["steps_new"]),
     "dpcore_simplified": lambda v: (1 + v["steps_new"], v["steps_new"]),
 }
-"""Forward and backward passes per sample if every image is selected, in doubt or of a new domain."""
+"""Forward and backward passes per sample if every image is selected, uncertain or from a new domain."""
 
 
 def common_words(jobs: Sequence[Composed]) -> set[Override]:
-    """The words that all of several jobs have."""
+    """The overrides that all of several jobs share."""
     return set.intersection(*(set(job.words) for job in jobs)) if len(jobs) > 1 else set()
 
 
 def _memory(values: Values) -> float:
-    """How often each image is learned from, for a memory that is full and batches of ``update_every``."""
+    """Number of times that each image is learned from, for a full memory and batches of ``update_every``."""
     return values["memory_size"] / values["update_every"]
 
 
 def passes(job: Composed) -> Passes:
-    """Forward and backward passes per image of the stream, at most; for a class of the user's, those of its base."""
+    """Maximum of forward and backward passes per image of the stream; for a user's class, those of its base class."""
     values, target = plain(job.config.method), get_target(job.config.method)
     bases = target.__mro__ if isinstance(target, type) else ()
     names = {cls: name for name, cls in METHODS.items()}
@@ -84,17 +84,17 @@ def cost(job: Composed) -> float:
 
 
 def long_first(jobs: Sequence[Composed]) -> list[Composed]:
-    """The jobs by cost; those of equal cost in their order."""
+    """Sort jobs by decreasing cost, keeping the order of equal costs."""
     return sorted(jobs, key=cost, reverse=True)
 
 
 def share(jobs: Sequence[Composed], shard: Shard | None) -> list[Composed]:
-    """The jobs of a shard, which are about as long as those of any other; without one all jobs, as they are."""
+    """The jobs of a shard, which take about as long as those of any other; without a shard, all jobs unchanged."""
     return list(jobs) if shard is None else shard.of(long_first(jobs))
 
 
 def jobs_table(jobs: Sequence[Composed]) -> Table:
-    """The jobs with their estimated costs, without the words that all have in common."""
+    """Table of the jobs with their estimated costs, without the overrides that they all share."""
     jobs, shared = long_first(jobs), common_words(jobs)
     table = Table(title=f"{len(jobs)} runs, the longest first")
     for name in ("run", "forward", "backward", "share of the time"):

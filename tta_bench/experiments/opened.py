@@ -1,4 +1,4 @@
-"""What runs have in common: data sets and source models, opened once, and notices, printed once."""
+"""Shared by runs: data sets and source models, which are opened once, and notices, which are printed once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Opened:
     _models: dict[str, Backbone] = field(default_factory=dict)
 
     def keep(self, node: DictConfig, domains: DomainDataset) -> Opened:
-        """Use a data set that has been opened from this configuration."""
+        """Keep a data set that was opened from this configuration."""
         self._domains[str(plain(node))] = domains
         return self
 
@@ -57,5 +57,5 @@ class Opened:
         if key not in self._models:
             self._models[key] = source_model(node, name, self.domains(dataset))
         fresh = copy.deepcopy(self._models[key])
-        fresh.meter = PassMeter()  # copies share theirs, as those of one run should
+        fresh.meter = PassMeter()  # otherwise copies share one meter, which only those of one run should
         return fresh

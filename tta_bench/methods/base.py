@@ -140,7 +140,7 @@ class TTAMethod(L.LightningModule, ABC):
         self.optimizer = self.configure_optimizers()
 
     def require_source(self) -> None:
-        """Refuse to go on without the source's statistics.
+        """Check that the method was fitted to the source.
 
         Raises:
             RuntimeError: If neither ``fit_source`` nor a cached source state came first.
@@ -220,7 +220,7 @@ class TTAMethod(L.LightningModule, ABC):
 
     @final
     def adaptation_state(self) -> dict[str, Any]:
-        """All that ``load_adaptation_state`` needs to go on from here: tensors, numbers and strings only."""
+        """Everything that ``load_adaptation_state`` needs to resume: only tensors, numbers and strings."""
         return {
             **self._state.snapshot(),
             "optimizer": self.optimizer.state_dict() if self.optimizer else None,

@@ -57,8 +57,8 @@ class VDP(TTAMethod):
         source and the number of parameters; the importance of Zenke et al., ICML 2017, Eq. 3-5.
 
     Departures:
-        How much of this is the paper's cannot be told without its code. Where its prompts lie in the image, and for
-        how long they are warmed up, is not known. The cross-entropy with the teacher is symmetric, because the plain
+        Without the paper's code it is unknown how far this agrees with it, in particular in the position of the prompts
+        in the image and the length of the warm-up. The cross-entropy with the teacher is symmetric, because the plain
         one has no gradient while student and teacher are equal, and they start equal.
         An entry of the domain-agnostic prompt whose moves raised the loss counts as unimportant. A new domain also
         forgets the optimizer's moments. Where every pixel has scores, losses and confidences are means over pixels.

@@ -1,10 +1,10 @@
-"""How far the error of some images may lie from that of all of them. Standard library only."""
+"""Confidence intervals of errors that are measured on a sample of images. Standard library only."""
 
 from __future__ import annotations
 
 from math import sqrt
 
-Z = 1.959963984540054  # of a normal variable, 95 % lie within
+Z = 1.959963984540054  # 95 % of a standard normal variable is in [-Z, Z]
 
 
 def wilson(count: float, total: int) -> tuple[float, float]:

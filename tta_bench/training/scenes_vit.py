@@ -1,4 +1,4 @@
-"""Train the source model of scenes_c from scratch: a plain ViT, on clean images only, each of which is seen once."""
+"""Training of the source model of scenes_c from scratch: a plain ViT, on clean images that are each seen only once."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ KWARGS = {
 BATCH_SIZE = 64
 NUM_VALIDATION = NUM_TEST = 2000
 ADAMW_LR = 2e-3
-WARM_UP, COOL_DOWN = 0.03, 0.35  # shares of the training in which the learning rate rises and falls linearly
+WARM_UP, COOL_DOWN = 0.03, 0.35  # fractions of the training in which the learning rate rises and falls linearly
 
 
 class _Scenes(Dataset[tuple[Tensor, int]]):
-    """Images of a split, rendered when asked for: (3, 64, 64) uint8, and their labels."""
+    """Images of a split, rendered on demand: (3, 64, 64) uint8, and their labels."""
 
     def __init__(self, split: str, num_images: int) -> None:
         self.split, self.num_images = split, num_images
@@ -43,7 +43,7 @@ class _Scenes(Dataset[tuple[Tensor, int]]):
 
 
 class _NextImages(Sampler[int]):
-    """The images that no earlier epoch showed. In their order every twenty hold each class once: nothing to shuffle."""
+    """New images for every epoch. They need no shuffling, since every twenty in a row contain each class once."""
 
     def __init__(self, per_epoch: int) -> None:
         self.per_epoch, self.epoch = per_epoch, 0
@@ -115,11 +115,11 @@ def train_scenes_vit(
         epochs: Parts of the training; the state is saved after each.
         num_images: New images per epoch.
         lr: Peak learning rate of Muon.
-        num_workers: Processes that render; they change nothing.
+        num_workers: Number of processes that render images, which does not change the weights.
         console: Where to print.
 
     Raises:
-        ValueError: As for ``Training``, or if a number is not above 0.
+        ValueError: As for ``Training``, or if a number is not positive.
         KeyboardInterrupt: If the training was interrupted; the same call resumes it.
     """
     check_positive(epochs=epochs, num_images=num_images, lr=lr)
@@ -153,7 +153,7 @@ def train_scenes_vit(
 
 @torch.no_grad()
 def _start(network: VisionTransformer) -> None:
-    """Start where trained ViTs end up, which shortens the training.
+    """Initialise the network close to trained ViTs, which shortens the training.
 
     Positions are two-dimensional sines and cosines (MoCo v3, Chen et al. 2021). The products of queries and keys, and
     of values and projection, are close to multiples of the identity (Trockman and Kolter 2023, "Mimetic initialization

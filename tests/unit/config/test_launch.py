@@ -35,7 +35,7 @@ def test_a_folder_of_the_user_holds_launchers_too(tmp_path):
     [
         ("shard=0/4", "from 1/16 to 16/16"),
         ("shard=5/4", "from 1/16 to 16/16"),
-        ("shard=3", "write which part of how many"),
+        ("shard=3", "write the part and the number of parts"),
         ("launcher=slurm", "there is no launcher 'slurm'"),
         ("launcher.workers=0", "launcher.workers must be greater than or equal to 1"),
         ("launcher.worker=2", "did you mean 'launcher.workers'"),

@@ -122,7 +122,7 @@ class TestWrongTables:
             (["path,time", "img/0.png,1717156800000"], "is not a time: .* seconds since 1970"),
             (["path,label", ",0"], "line 2: there is no path"),
             (["path,domain", "img/0.png,a=b"], "line 2: a domain cannot be called 'a=b'"),
-            (["path"], "has a header and no rows"),
+            (["path"], "has a header but no rows"),
             (["path,label,Label", "img/0.png,0,1"], "has two columns 'label'"),
             ([""], "is empty: its first line names the columns"),
         ],

@@ -1,4 +1,4 @@
-"""Your own stream: images in the order of a table, or of a folder of photos, with labels for all, some or none."""
+"""Your own stream: images in the order of a table or of a folder of photos, with labels for all, some or none."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from tta_bench.suggestions import did_you_mean
 
 DomainFrom = Literal["day", "week", "month", "folder"]
 COLUMNS = ("label", "domain", "time", "group")
-ALL, OTHERS = "all", "others"  # domain of every image if none has one; of those without one if some have
+ALL, OTHERS = "all", "others"  # domain of all images if none has one, and of images without one otherwise
 LARGEST = 2**31
 
 
 class ManifestDomains(ImageDomains):
-    """Images that arrive in an order of their own.
+    """Images with their own order of arrival.
 
     Args:
-        files: All images in the order of arrival; ``UNLABELLED`` where there is no label.
+        files: All images in order of arrival, with label ``UNLABELLED`` for unlabelled images.
         domains: Domain of each image.
-        times: When each was taken, seconds since 1970, nan where that is unknown; None if it is unknown of all.
-        groups: Group of each image, None where it has none; empty without groups.
+        times: Time of each image in seconds since 1970, nan if unknown; None if all are unknown.
+        groups: Group of each image, None if it has none; empty without groups.
         source: Images of the source domain; None if there are none.
-        facts: What else a result says about the images.
+        facts: Further facts about the images for the result file.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class ManifestDomains(ImageDomains):
             self._rows[rows] = np.arange(len(rows))
 
     def arrival_order(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Domain (by its position in ``domains``), row and time of each image, (N,) each, in the order of arrival."""
+        """Domain (index in ``domains``), row and time of each image, (N,) each, in order of arrival."""
         return self._ids, self._rows, self._times
 
     def path(self, domain: str, index: int) -> str:
-        """Path of an image as the table names it, below the folder of the table."""
+        """Path of an image as given in the table, relative to the folder of the table."""
         return self.files[domain].name(index)
 
     def group(self, domain: str, index: int) -> str | None:
@@ -95,26 +95,26 @@ def manifest(
     """Your own stream: images in the order of a table or of the times of photos, labelled or not.
 
     Args:
-        file: A table (.csv with any delimiter, .tsv, .parquet if pyarrow is installed) with a row per image and the
-            columns ``path`` (relative to the table) and, if you have them, ``label``, ``domain``, ``time`` and
-            ``group``. Every value but ``path`` may be missing in any row: an image without a label is predicted and
-            not scored.
-        images: Instead of a table, a folder of photos without labels, also in folders of it. They arrive by the time in
-            their EXIF data if all have one, else by name (``img9`` before ``img10``); the run says which.
-        classes: What the labels are. None: class numbers of the model, from 0. ``imagenet``: WordNet ids or 0 to 999.
-            The path of a text file: names, one per line in the order of the model's classes.
-        domain_from: Make the domains from the time (``day``, ``week``, ``month``; the EXIF time if there is no column
-            ``time``) or from the ``folder`` of each image, rather than from the column ``domain``. Without either all
-            images are one domain.
-        num_images: Use only so many images, spread evenly over the stream; None uses all.
-        image_size: Side of the square cut out of the centre; None keeps the images as they are (and needs
-            ``resize=null``), they must then have one size.
-        resize: Length that the shorter side is brought to before; None leaves it.
-        interpolation: Filter of the resizing.
-        source_images: Images of the source domain, cut in the same way, for the methods that need some: a folder of
-            class folders, which are named as the labels, or a table or folder as above.
-        on_bad_image: ``fail``: an image that cannot be read ends the run when its turn comes. ``skip``: damaged files
-            are looked for when the data set is opened, left out of the stream and named in the result.
+        file: A table (.csv with any delimiter, .tsv, .parquet if pyarrow is installed) with one row per image and the
+            columns ``path`` (relative to the table) and optionally ``label``, ``domain``, ``time`` and ``group``. All
+            values except ``path`` may be missing in any row: an image without a label is predicted but not scored.
+        images: Instead of a table, a folder of photos without labels, including its subfolders. They arrive in the
+            order of the time in their EXIF data if all have one, otherwise by name (``img9`` before ``img10``); the run
+            says which.
+        classes: Meaning of the labels. None: class numbers of the model, from 0. ``imagenet``: WordNet ids or 0 to 999.
+            The path of a text file: names, one per line, in the order of the model's classes.
+        domain_from: Derive the domains from the time (``day``, ``week``, ``month``; the EXIF time if there is no column
+            ``time``) or from the ``folder`` of each image, instead of the column ``domain``. Without either, all images
+            are one domain.
+        num_images: Use only this many images, evenly spaced in the stream; None uses all.
+        image_size: Side of the centre crop; None keeps the images as they are (this requires ``resize=null`` and
+            images of one size).
+        resize: Length to which the shorter side is resized first; None leaves it unchanged.
+        interpolation: Interpolation filter for resizing.
+        source_images: Images of the source domain, cropped in the same way, for the methods that need them: a folder
+            of class folders, which are named like the labels, or a table or folder as above.
+        on_bad_image: ``fail``: an image that cannot be read ends the run when it is needed. ``skip``: damaged files are
+            detected when the data set is opened, left out of the stream and named in the result.
 
     Raises:
         FileNotFoundError: If the table, a folder or an image does not exist.
@@ -153,7 +153,7 @@ def manifest(
 
 
 class _Listed:
-    """What a table or a folder holds, in order."""
+    """The contents of a table or a folder, in order."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class _Listed:
 
 
 def _listed(file: Path, given: Mapping[str, int] | None, crop: Crop) -> _Listed:
-    # A class or a domain may well be called "none" or "na"; where classes are numbers, such a word is no class.
+    # A class or a domain may be called "none" or "na"; if classes are numbers, such a word is not a class.
     table = read_table(file, "path", COLUMNS, keep=("domain", *(["label"] if given else [])))
     names = [str(name) for name in table.columns["path"]]
     if missing := [k for k, name in enumerate(names) if not (file.parent / name).is_file()]:
@@ -262,7 +262,7 @@ def _photos(folder: Path, crop: Crop) -> _Listed:
             more, others = list_images(Path(inner))
             names += [f"{below.as_posix()}/{name}" for name in more]
             left_out.update(others)
-    left_out.pop("/", None)  # folders were looked into
+    left_out.pop("/", None)  # folders were searched
     if not names:
         raise ValueError(f"{folder} holds no images that are read")
     names.sort(key=natural_key)

@@ -1,4 +1,4 @@
-"""When a photo was taken: what a table says, or what the camera wrote into the file."""
+"""Times at which photos were taken, from tables or from EXIF data."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 from PIL import ExifTags, Image
 
-_CAMERA = re.compile(r"(\d{4}):(\d\d):(\d\d) (\d\d:\d\d:\d\d)(.*)")  # how EXIF writes a time
+_CAMERA = re.compile(r"(\d{4}):(\d\d):(\d\d) (\d\d:\d\d:\d\d)(.*)")  # the time format of EXIF
 
 
 def read_time(text: str) -> datetime:
-    """A time in ISO 8601 (``2024-05-31 14:03:00``, with or without a zone), as EXIF has it, or in seconds since 1970.
+    """Parse a time in ISO 8601 (``2024-05-31 14:03:00``, with or without a zone), EXIF format, or seconds since 1970.
 
     Raises:
-        ValueError: If it is none of these.
+        ValueError: If it has none of these formats.
 
     Example:
         >>> read_time("2024:05:31 14:03:00") == read_time("2024-05-31T14:03")
@@ -36,17 +36,17 @@ def read_time(text: str) -> datetime:
 
 
 def seconds(time: datetime) -> float:
-    """Seconds since 1970; a time without a zone counts as UTC, so that differences of such times are right."""
+    """Seconds since 1970; times without a zone are treated as UTC, so that their differences are correct."""
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
 
 
 def exif_time(path: Path) -> datetime | None:
-    """When a photo was taken, to fractions of a second where the camera tells them; None if it does not say."""
+    """Read the time of a photo, with fractions of a second if available; None if there is none."""
     try:
         with Image.open(path) as file:
             exif = file.getexif()
             taken = exif.get_ifd(ExifTags.IFD.Exif)
-    except (OSError, SyntaxError, ValueError):  # a damaged file is dealt with when its turn comes
+    except (OSError, SyntaxError, ValueError):  # a damaged file is handled when it is needed
         return None
     text = taken.get(ExifTags.Base.DateTimeOriginal) or taken.get(ExifTags.Base.DateTimeDigitized)
     text = str(text or exif.get(ExifTags.Base.DateTime) or "").strip("\0 ")
@@ -58,7 +58,7 @@ def exif_time(path: Path) -> datetime | None:
 
 
 def natural_key(name: str) -> tuple[list[str | int], str]:
-    """Sorts names as people do: numbers in them by value.
+    """Key that sorts names with numbers in them by value.
 
     Example:
         >>> sorted(["img10.jpg", "img9.jpg"], key=natural_key)

@@ -1,4 +1,4 @@
-"""A user's table, CSV or Parquet, as columns of values: whatever delimiter, mark or line ends the file has."""
+"""Reads a user's table, CSV or Parquet, as columns of values, with any delimiter, byte order mark and line endings."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from tta_bench.files import read_text
 
 DELIMITERS = ",;\t|"
 PARQUET = (".parquet", ".pq")
-# What pandas, R and spreadsheets write in the place of a value that is missing.
+# Missing values as written by pandas, R and spreadsheets.
 MISSING = frozenset(("", "nan", "na", "n/a", "null", "none", "<na>", "nat"))
 
 
 @dataclass(frozen=True)
 class Table:
-    """The columns that were asked for.
+    """The requested columns of a table.
 
     Attributes:
         path: The file.
-        columns: By name, a value per row: text without blanks around it, None where it is missing.
-        places: Where each row is in the file, for messages.
-        unused: Names of the other columns, as they are written.
+        columns: By name, one value per row: stripped text, None if missing.
+        places: Position of each row in the file, for messages.
+        unused: Names of the other columns, as written.
     """
 
     path: Path
@@ -45,14 +45,14 @@ def read_table(path: Path, needed: str, optional: Iterable[str], keep: Iterable[
 
     Args:
         path: ``.csv``, ``.tsv`` or any other text with one of ``DELIMITERS`` between values, or ``.parquet``.
-        needed: The column that it must have, a value in every row.
-        optional: Columns that it may have. Case and blanks in names do not matter.
-        keep: Columns in which a word such as ``none`` is a value; only an empty one is missing there.
+        needed: The required column, with a value in every row.
+        optional: Optional columns. Case and blanks in names are ignored.
+        keep: Columns in which words such as ``none`` are values, and only empty values are missing.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it is not a table of that kind, a row has another number of values than the header, or a column
-            is called nearly as one that could be there.
+        ValueError: If it is not such a table, the number of values in a row differs from the header, or the name of a
+            column is similar to that of an expected one.
     """
     known, keep = [needed, *optional], set(keep)
     names, rows, places = _parquet(path) if path.suffix.lower() in PARQUET else _text(path, needed)
@@ -60,7 +60,7 @@ def read_table(path: Path, needed: str, optional: Iterable[str], keep: Iterable[
     if twice := next((name for name in known if titles.count(name) > 1), None):
         raise ValueError(f"{path} has two columns {twice!r}: rename one")
     unused = [name for name, title in zip(names, titles, strict=True) if title not in known]
-    for name in unused:  # a column that is misspelt would silently count as missing
+    for name in unused:  # a misspelt column would silently count as missing
         free = [each for each in known if each not in titles]
         if near := get_close_matches(name.strip().casefold(), free, n=1, cutoff=0.75):
             raise ValueError(
@@ -69,7 +69,7 @@ def read_table(path: Path, needed: str, optional: Iterable[str], keep: Iterable[
     if needed not in titles:
         raise ValueError(f"{path} has no column {needed!r}, but {', '.join(map(repr, names))}")
     if not rows:
-        raise ValueError(f"{path} has a header and no rows")
+        raise ValueError(f"{path} has a header but no rows")
     columns = {}
     for name in known:
         if name in titles:
@@ -96,7 +96,7 @@ def _text(path: Path, needed: str) -> tuple[list[str], list[list[Any]], list[str
     def titles(delimiter: str) -> list[str]:
         return [name.strip().casefold() for name in next(csv.reader([first], delimiter=delimiter))]
 
-    # The delimiter that leaves a column of the needed name, and of several the one with the most columns.
+    # The delimiter that results in a column with the required name; of several, the one with the most columns.
     fitting = [d for d in DELIMITERS if needed in titles(d)]
     if not fitting:
         raise ValueError(f"{path} has no column {needed!r} in its first line, which is {first!r}")
