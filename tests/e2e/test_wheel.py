@@ -51,7 +51,7 @@ def test_the_wheel_holds_the_package_its_weights_and_its_configurations(wheel):
     }
     configs = {f"tta_bench/{path.relative_to(ROOT)}" for path in ROOT.joinpath("configs").rglob("*.yaml")}
     assert len(package) >= 50
-    tables = {f"tta_bench/paper/{path.name}" for path in ROOT.joinpath("benchmarks/paper").glob("*.yaml")}
+    tables = {f"tta_bench/paper/published/{path.name}" for path in ROOT.joinpath("benchmarks/paper").glob("*.yaml")}
     assert len(configs) >= 13
     assert len(tables) >= 25
     assert "tta_bench/py.typed" in package
