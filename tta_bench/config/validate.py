@@ -21,8 +21,8 @@ Positive = Annotated[int, Field(ge=1)]
 SEED = Annotated[int, Field(ge=0, lt=2**63)]  # range of torch
 TRAINER_KEYS: dict[str, Any] = {
     "accelerator": Literal["auto", "cpu", "gpu", "cuda", "mps", "tpu"],
-    # Not 16-true and bf16-true: they would round parameters and statistics of methods, not only activations.
-    "precision": Literal["32-true", "16-mixed", "bf16-mixed", "64-true"],
+    "precision": Literal["32-true", "16-mixed", "bf16-mixed", "16-true", "bf16-true", "64-true"],
+    "matmul": Literal["highest", "high", "medium"] | None,
 }
 """Types of the Trainer's arguments that are more precise or stricter than its annotations."""
 RUN_KEYS: dict[str, Any] = {

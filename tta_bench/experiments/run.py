@@ -49,6 +49,7 @@ from tta_bench.methods import METHODS
 from tta_bench.methods.base import TTAMethod
 from tta_bench.models.backbones.base import Backbone
 from tta_bench.models.loading.segformer import load_segformer, require_mmseg
+from tta_bench.models.precision import set_matmul
 from tta_bench.quiet import quiet_lightning
 from tta_bench.ranks import is_single_device, is_worker
 from tta_bench.results.identity import config_hash, identity
@@ -212,7 +213,7 @@ class Run:
         self, trainer: L.Trainer, monitor: AdaptationMonitor, checkpoint: StreamCheckpoint, console: Console
     ) -> dict[str, Any]:
         result = self.header() | {"notices": self.notices()}
-        mine = identity(result, device=trainer.strategy.root_device.type)
+        mine = identity(result, device=trainer.strategy.root_device.type, matmul=torch.get_float32_matmul_precision())
         if self.config.resume == "never":
             checkpoint.files.delete()
         resumed = checkpoint.resumed = find_state(self.folder, mine, self.title, console)
@@ -280,6 +281,7 @@ class Run:
     def _trainer(self, callbacks: list[L.Callback]) -> L.Trainer:
         quiet_lightning()
         settings = plain(self.config.trainer)
+        matmul = settings.pop("matmul")
         try:
             if not is_single_device(settings["devices"]):  # notice within a minute that a rank has died
                 settings["strategy"] = DDPStrategy(timeout=timedelta(minutes=1))
@@ -287,7 +289,7 @@ class Run:
                 environment = LightningEnvironment()
                 environment.set_global_rank(0)
                 settings["plugins"] = [environment]
-            return L.Trainer(
+            trainer = L.Trainer(
                 **settings,
                 inference_mode=False,
                 callbacks=callbacks,
@@ -299,6 +301,13 @@ class Run:
             )
         except Exception as error:  # a missing device, or anything that a plugin raises
             raise ConfigError(f"the trainer cannot be created: {_first_line(error)}") from error
+        device, precision = trainer.strategy.root_device, trainer.precision_plugin.precision
+        if precision != settings["precision"]:  # Lightning takes bf16-mixed instead of 16-mixed on a CPU
+            raise ConfigError(
+                f"trainer.precision={settings['precision']} does not run on {device.type}: use {precision}"
+            )
+        set_matmul(matmul, device)
+        return trainer
 
     def header(self) -> dict[str, Any]:
         """The part of ``result.json`` that is known before the run starts."""
@@ -366,6 +375,7 @@ class Run:
             "trainable_parameters": self.method.trainable_parameters() if ready else None,
             "extra_parameters": self.method.extra_parameters() if ready else None,
             "peak_memory_bytes": peak_memory_bytes(),
+            "matmul": torch.get_float32_matmul_precision(),
             "device": f"{name} ({torch.get_num_threads()} threads)" if device.type == "cpu" else name,
             "finished": _utc(),
         }

@@ -16,6 +16,7 @@ from tta_bench.functional.randomness import spawn
 from tta_bench.methods.state import MethodState
 from tta_bench.models.backbones.base import Backbone
 from tta_bench.models.parallel import average_gradients
+from tta_bench.models.precision import half_in, store_matrices
 from tta_bench.models.preprocess import PreparedBatches
 from tta_bench.types import OutputKind, PredictionTiming, SourceNeed, StepOutput, StreamBatch
 
@@ -56,7 +57,8 @@ class TTAMethod(L.LightningModule, ABC):
         self._state = MethodState(self)
         self._configured = False
         self._source_size = sum(p.numel() for p in backbone.parameters())
-        self._resumed_optimizer: dict[str, Any] | None = None
+        self._resumed: dict[str, Any] | None = None
+        self._scaler: torch.amp.GradScaler | None = None
 
     # ---- what a method writes ----------------------------------------------------------------------------
 
@@ -132,8 +134,26 @@ class TTAMethod(L.LightningModule, ABC):
 
     def backward(self, loss: Tensor) -> None:
         """Accumulate the gradients of ``loss``, for methods that step by hand (e.g. twice, as SAM does)."""
+        learned = [p for p in self.parameters() if p.requires_grad]
+        if self._scaler is not None:
+            self._scaled_backward(loss, self._scaler, learned)
+            return
         loss.backward()
-        average_gradients(p for p in self.parameters() if p.requires_grad)
+        average_gradients(learned)
+
+    def _scaled_backward(self, loss: Tensor, scaler: torch.amp.GradScaler, learned: list[nn.Parameter]) -> None:
+        """Gradients of float16 passes: scaled against underflow, and computed again, scaled less, if they overflow."""
+        assert self.optimizer is not None, f"{type(self).__name__}.configure_optimizers() returned no optimizer"
+        while True:
+            scaler.scale(loss).backward(retain_graph=True)
+            average_gradients(learned)  # before the check, so that all devices see the overflow of one
+            scale = scaler.get_scale()
+            scaler.unscale_(self.optimizer)
+            scaler.update()
+            if scaler.get_scale() >= scale or scale < 1:  # still infinite at 1: it is not the precision's fault
+                return
+            for p in learned:
+                p.grad = None
 
     def restart_optimizer(self) -> None:
         """Forget the optimizer's moments."""
@@ -183,7 +203,7 @@ class TTAMethod(L.LightningModule, ABC):
         _require_gradients()
         if self.source_need is not SourceNeed.NOTHING:
             self.require_source()
-        with torch.enable_grad():
+        with torch.enable_grad(), self.backbone.precision.inside_the_network(self.device.type):
             scores = self.forward_and_adapt(self.backbone.prepare(images.to(self.device))).detach()
         if not torch.isfinite(scores).all():
             raise FloatingPointError(f"{type(self).__name__} returned a score that is not finite{place}")
@@ -212,6 +232,16 @@ class TTAMethod(L.LightningModule, ABC):
         self.rng.manual_seed(self._seed)
         self.restart_optimizer()
 
+    def to(self, *args: Any, **kwargs: Any) -> TTAMethod:
+        """As for every module; in half precision, only the frozen matrices and kernels of the networks are stored."""
+        if (half := half_in(*args, **kwargs)) is None:
+            return super().to(*args, **kwargs)
+        self.configure_model()
+        for name in ("backbone", *self._state.copies):
+            store_matrices(self.get_submodule(name), half, self._state.changeable(), name)
+        self.backbone.precision.stored = self.backbone.precision.computed = half
+        return self
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TTAMethod:
         """Move the initial values along with everything else."""
         super()._apply(fn, recurse)
@@ -224,6 +254,7 @@ class TTAMethod(L.LightningModule, ABC):
         return {
             **self._state.snapshot(),
             "optimizer": self.optimizer.state_dict() if self.optimizer else None,
+            "scaler": self._scaler.state_dict() if self._scaler else None,
             "rng": self.rng.get_state(),
             "source_ready": self.source_ready,
         }
@@ -243,7 +274,7 @@ class TTAMethod(L.LightningModule, ABC):
     def start_from(self, state: dict[str, Any]) -> None:
         """Let the next stream begin in a saved state; the optimizer must wait until the module is on its device."""
         self.load_adaptation_state(state)
-        self._resumed_optimizer = state["optimizer"] or {}
+        self._resumed = {key: state[key] for key in ("optimizer", "scaler")}
 
     @final
     def source_state(self) -> dict[str, Tensor]:
@@ -288,13 +319,17 @@ class TTAMethod(L.LightningModule, ABC):
             )
         if self.source_need is not SourceNeed.NOTHING and not self.source_ready:
             self.fit_source(self.trainer.datamodule.source_dataloader(self.source_need))
-        if self._resumed_optimizer is None:
+        scales = getattr(self.trainer.precision_plugin, "scaler", None) is not None  # 16-mixed
+        self._scaler = torch.amp.GradScaler(self.device.type) if scales else None
+        if self._resumed is None:
             self.reset()
             return
         self.restart_optimizer()
         if self.optimizer is not None:
-            self.optimizer.load_state_dict(self._resumed_optimizer)
-        self._resumed_optimizer = None
+            self.optimizer.load_state_dict(self._resumed["optimizer"] or {})
+        if self._scaler is not None:
+            self._scaler.load_state_dict(self._resumed["scaler"])
+        self._resumed = None
 
     @final
     def test_step(self, batch: StreamBatch, batch_idx: int) -> StepOutput:

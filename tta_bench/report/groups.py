@@ -256,6 +256,7 @@ def protocol_key(run: RunRecord) -> Key:
         **{f"dataset.{k}": v for k, v in result["data"].items()},
         **{key: result[key] for key in ("domains", "weights_sha256", "preprocess")},
         "trainer.precision": config["trainer"]["precision"],
+        "trainer.matmul": config["trainer"].get("matmul"),
     }
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tta_bench.models.parallel import gather, share_of
+from tta_bench.models.precision import NetworkPrecision, half_in, network_pass, store_matrices
 from tta_bench.models.preprocess import Preprocess, enlarge, resize_and_crop, to_unit
 
 
@@ -127,11 +128,20 @@ class Backbone(nn.Module):
         self.preprocess = Preprocess("own", tuple(mean), tuple(std))
         self.source_preprocess: Preprocess | None = None
         self.meter = PassMeter()
+        self.precision = NetworkPrecision()
 
     @property
     def dtype(self) -> torch.dtype:
-        """Precision of the weights."""
-        return next(self.parameters()).dtype
+        """Precision of what methods get from the network, and of what they add to it: at least float32."""
+        return torch.promote_types(next(self.parameters()).dtype, torch.float32)
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        """As for every module; in half precision, only the matrices and kernels are stored."""
+        if (half := half_in(*args, **kwargs)) is None:
+            return super().to(*args, **kwargs)
+        store_matrices(self, half)
+        self.precision.stored = self.precision.computed = half
+        return self
 
     def prepare(self, images: Tensor) -> Tensor:
         """Convert stored images to the input of the network, which methods may augment.
@@ -174,11 +184,13 @@ class Backbone(nn.Module):
         """Compute logits (B, K) from features (B, D)."""
         raise NotImplementedError  # a subclass wraps its network's head here
 
+    @network_pass
     def embed(self, images: Tensor) -> Embedded:
         """Embed images (B, C, H, W) in [0, 1] for ``encode``."""
         share = images[share_of(len(images))]
         return Embedded(self._embed(self.normalize(share)), len(images))
 
+    @network_pass
     def encode(self, embedded: Embedded, prompt: Tensor | None = None) -> Tensor:
         """Compute features (B, D) of embedded images, optionally with prompt tokens (L, prompt_dim)."""
         features = gather(self._encode(embedded.tokens, prompt), embedded.batch_size)

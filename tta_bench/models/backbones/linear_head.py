@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tta_bench.models.backbones.base import Backbone
+from tta_bench.models.precision import network_pass
 
 ANY_SIZE = 64  # pixels; large enough for the strides of common networks
 
@@ -55,6 +56,7 @@ class LinearHeadBackbone(Backbone):
         features: Tensor = self.network(tokens)
         return features
 
+    @network_pass
     def classify(self, features: Tensor) -> Tensor:
         """Compute logits (B, K) from features (B, D)."""
         logits: Tensor = self.head(features)

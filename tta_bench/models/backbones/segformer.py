@@ -11,6 +11,7 @@ from torch.nn.utils import skip_init
 
 from tta_bench.models.backbones.base import Backbone, Embedded
 from tta_bench.models.parallel import gather, share_of
+from tta_bench.models.precision import network_pass
 
 
 class Pyramid(NamedTuple):
@@ -186,6 +187,7 @@ class SegFormerBackbone(Backbone):
         return images  # prompts act from the first layer on, and patches cost little
 
     # The head needs every stage, not only the features.
+    @network_pass
     def encode(self, embedded: Embedded, prompt: Tensor | None = None) -> Pyramid:  # type: ignore[override]  # see above
         """Compute the maps of all stages, optionally with prompt tokens (L, prompt_dim)."""
         x, maps = embedded.tokens, []
@@ -196,6 +198,7 @@ class SegFormerBackbone(Backbone):
         self.meter.observe(maps[-1])
         return Pyramid(tuple(maps), (embedded.tokens.shape[2], embedded.tokens.shape[3]))
 
+    @network_pass
     def embed_masked(self, images: Tensor, mask: Tensor, mask_token: Tensor) -> Embedded:
         """Embed images with some squares of 32 pixels painted over, before the overlapping patch embedding.
 
@@ -213,16 +216,19 @@ class SegFormerBackbone(Backbone):
         colour = mask_token.to(images.dtype)[:, None, None]
         return Embedded(torch.where(hidden[:, None, :height, :width], colour, images), len(mask))
 
+    @network_pass
     def encode_patches(self, embedded: Embedded) -> tuple[Pyramid, Tensor]:  # type: ignore[override]  # as above
         """Compute the maps of all stages, and the tokens of the last one (B, h w, D)."""
         pyramid = self.encode(embedded)
         return pyramid, _tokens(pyramid.features)
 
+    @network_pass
     def classify(self, pyramid: Pyramid) -> Tensor:  # type: ignore[override]  # as above
         """Compute logits (B, K, H, W) at the size of the images from the maps of all stages."""
         logits = self.head(list(pyramid.maps))
         return F.interpolate(logits, pyramid.size, mode="bilinear", align_corners=self.head.align_corners)
 
+    @network_pass
     def features_of(self, pyramid: Pyramid) -> Tensor:  # type: ignore[override]  # as above
         """The last stage's map (B, D, h, w)."""
         return pyramid.features

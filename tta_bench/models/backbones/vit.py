@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tta_bench.models.backbones.base import Backbone, Embedded
 from tta_bench.models.parallel import gather, share_of
+from tta_bench.models.precision import network_pass
 
 
 class ViTBackbone(Backbone):
@@ -56,7 +57,9 @@ class ViTBackbone(Backbone):
 
     def _insert(self, tokens: Tensor, prompt: Tensor) -> Tensor:
         start = self.vit.num_prefix_tokens
-        return torch.cat([tokens[:, :start], prompt.expand(len(tokens), -1, -1), tokens[:, start:]], dim=1)
+        return torch.cat(
+            [tokens[:, :start], prompt.to(tokens.dtype).expand(len(tokens), -1, -1), tokens[:, start:]], dim=1
+        )
 
     def _remove(self, tokens: Tensor, length: int) -> Tensor:  # a pooling head averages patches, not prompts
         start = self.vit.num_prefix_tokens
@@ -66,6 +69,7 @@ class ViTBackbone(Backbone):
         features: Tensor = self.vit.fc_norm(self.vit.pool(tokens))
         return features
 
+    @network_pass
     def embed_masked(self, images: Tensor, mask: Tensor, mask_token: Tensor) -> Embedded:
         """Embed images with some patches masked, as in masked autoencoders.
 
@@ -79,6 +83,7 @@ class ViTBackbone(Backbone):
         patches = torch.where(mask[share][..., None], mask_token.to(patches.dtype), patches)
         return Embedded(self._positioned(patches), len(images))
 
+    @network_pass
     def encode_patches(self, embedded: Embedded) -> tuple[Tensor, Tensor]:
         """Compute features (B, D) and the patch tokens after the final norm (B, N, D)."""
         tokens = gather(self.vit.norm(self.vit.blocks(self.vit.norm_pre(embedded.tokens))), embedded.batch_size)
@@ -86,6 +91,7 @@ class ViTBackbone(Backbone):
         self.meter.observe(features)
         return features, tokens[:, self.vit.num_prefix_tokens :]
 
+    @network_pass
     def encode_layers(self, embedded: Embedded, prompt: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Compute features (B, D) and all layers (B, depth, D), optionally with prompt tokens (L, D).
 
@@ -107,6 +113,7 @@ class ViTBackbone(Backbone):
         self.meter.observe(features)
         return features, gather(torch.stack(layers, dim=1), embedded.batch_size)
 
+    @network_pass
     def encode_stages(self, embedded: Embedded, prompts: Tensor) -> tuple[Tensor, Tensor]:
         """Compute features with separate prompts in each of S stages of equally many blocks.
 
@@ -136,6 +143,7 @@ class ViTBackbone(Backbone):
         self.meter.observe(features)
         return features, gather(torch.stack(outputs, dim=1), embedded.batch_size)
 
+    @network_pass
     def classify(self, features: Tensor) -> Tensor:
         """Compute logits (B, K) from features (B, D)."""
         logits: Tensor = self.vit.head(self.vit.head_drop(features))
@@ -167,6 +175,7 @@ class DistilledViTBackbone(ViTBackbone):
     def _pool(self, tokens: Tensor) -> Tensor:
         return tokens[:, :2].flatten(1)
 
+    @network_pass
     def classify(self, features: Tensor) -> Tensor:
         """Compute logits (B, K) from features (B, 2 D)."""
         cls, distilled = self.vit.head_drop(features).chunk(2, dim=1)
