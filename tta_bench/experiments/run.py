@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import platform
+import warnings
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import packages_distributions, version
@@ -289,6 +290,7 @@ class Run:
                 environment = LightningEnvironment()
                 environment.set_global_rank(0)
                 settings["plugins"] = [environment]
+            warnings.filterwarnings("ignore", message=".*AMP with fp16 is not supported on CPU")  # refused below
             trainer = L.Trainer(
                 **settings,
                 inference_mode=False,
@@ -303,9 +305,8 @@ class Run:
             raise ConfigError(f"the trainer cannot be created: {_first_line(error)}") from error
         device, precision = trainer.strategy.root_device, trainer.precision_plugin.precision
         if precision != settings["precision"]:  # Lightning takes bf16-mixed instead of 16-mixed on a CPU
-            raise ConfigError(
-                f"trainer.precision={settings['precision']} does not run on {device.type}: use {precision}"
-            )
+            wanted = settings["precision"]
+            raise ConfigError(f"trainer.precision={wanted} does not run on {device.type}: use {precision}")
         set_matmul(matmul, device)
         return trainer
 

@@ -20,6 +20,9 @@ from tta_bench.models.precision import half_in, store_matrices
 from tta_bench.models.preprocess import PreparedBatches
 from tta_bench.types import OutputKind, PredictionTiming, SourceNeed, StepOutput, StreamBatch
 
+LEAST_SCALE = 2.0**-24
+"""A loss whose gradients overflow float16 even so is itself infinite; the scores will say it."""
+
 
 class TTAMethod(L.LightningModule, ABC):
     """Adapts a source model online, batch by batch, from unlabeled images only.
@@ -150,7 +153,7 @@ class TTAMethod(L.LightningModule, ABC):
             scale = scaler.get_scale()
             scaler.unscale_(self.optimizer)
             scaler.update()
-            if scaler.get_scale() >= scale or scale < 1:  # still infinite at 1: it is not the precision's fault
+            if scaler.get_scale() >= scale or scale < LEAST_SCALE:
                 return
             for p in learned:
                 p.grad = None

@@ -224,6 +224,10 @@ class TestWhileTheTrainerIsBuilt:
             (["callbacks=owngroups.NotReady"], "the callback NotReady cannot be created: no such sensor"),
             (["callbacks=lightning.pytorch.callbacks.RichProgressBar"], "the trainer cannot be created: Trainer was"),
             (["trainer.accelerator=tpu"], "the trainer cannot be created: "),
+            (
+                ["trainer=cpu", "trainer.precision=16-mixed"],
+                "trainer.precision=16-mixed does not run on cpu: use",
+            ),
         ],
     )
     def test_whatever_fails_is_a_failed_run(self, own, tmp_path, words, told):
@@ -232,6 +236,12 @@ class TestWhileTheTrainerIsBuilt:
         assert result["error"].startswith(told)
         assert "\n" not in result["error"]
         assert json.loads((folder / "result.json").read_text())["error"] == result["error"]
+
+
+def test_the_precision_of_matrix_products_is_recorded_and_set_anew_by_every_run(tmp_path):
+    known = [run(tmp_path, "logger=off", "trainer=cpu", f"trainer.matmul={m}") for m in ("medium", "null")]
+    assert [result["matmul"] for result, _ in known] == ["medium", "highest"]
+    assert known[0][1].name != known[1][1].name
 
 
 @pytest.mark.parametrize("precision", ["16-treu", "99"])
