@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import tta_bench
-from tta_bench.config.compose import GROUPS, compose_run, compose_stream, options
+from tta_bench.config.compose import GROUPS, compose_launch, compose_run, compose_stream, options
 from tta_bench.config.registry import config_folder, register_all
 from tta_bench.methods import METHODS
 
@@ -89,10 +89,10 @@ def test_every_method_file_is_registered():
 
 def test_every_configuration_file_is_looked_at():
     places = {path.relative_to(config_folder()).parts[0] for path in CONFIGS}
-    assert places <= {"run.yaml", "stream.yaml", *GROUPS}
+    assert places <= {"run.yaml", "stream.yaml", "launch.yaml", *GROUPS}
 
 
-@pytest.mark.parametrize("group", [group for group in GROUPS if group != "tuned"])
+@pytest.mark.parametrize("group", [group for group in GROUPS if group not in ("tuned", "launcher")])
 def test_every_option_composes(group):
     register_all()
     assert {path.stem for path in CONFIGS if path.parent.name == group} <= set(options(group))
@@ -100,6 +100,13 @@ def test_every_option_composes(group):
         assert compose_run([f"{group}={name}"]).choices[group] == name
         if group in ("setting", "dataset"):
             assert compose_stream([f"{group}={name}"]).choices[group] == name
+
+
+def test_every_launcher_composes():
+    for name in options("launcher"):
+        launch, rest = compose_launch([f"launcher={name}", "seed=1"])
+        assert type(launch.launcher).__name__ == f"{name.title()}Launcher"
+        assert [str(word) for word in rest] == ["seed=1"]
 
 
 @pytest.mark.parametrize(
