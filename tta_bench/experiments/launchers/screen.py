@@ -14,6 +14,8 @@ from rich.table import Table
 from tta_bench.callbacks.progress import Progress
 from tta_bench.console import say
 
+REFRESH = 0.25  # seconds between two pictures of the table
+
 
 class Line(NamedTuple):
     """A running job."""
@@ -47,7 +49,7 @@ class Screen:
     def __init__(self, console: Console, every: float = 30.0, rows: int = 30) -> None:
         self.console, self.every, self.rows = console, every, rows
         self._live = Live(console=console, transient=True, auto_refresh=False) if console.is_terminal else None
-        self._printed = time.monotonic()
+        self._printed, self._drawn = time.monotonic(), 0.0
 
     def __enter__(self) -> Screen:
         if self._live is not None:
@@ -64,10 +66,13 @@ class Screen:
 
     def show(self, lines: Sequence[Line], counts: Counts) -> None:
         """Replace the table; without a terminal, say the counts from time to time."""
+        now = time.monotonic()
         if self._live is not None:
-            self._live.update(jobs_on_screen(lines[: self.rows], counts), refresh=True)
-        elif time.monotonic() - self._printed > self.every:
-            self._printed = time.monotonic()
+            if now - self._drawn > REFRESH:
+                self._drawn = now
+                self._live.update(jobs_on_screen(lines[: self.rows], counts), refresh=True)
+        elif now - self._printed > self.every:
+            self._printed = now
             self.say(str(counts), "dim")
 
 

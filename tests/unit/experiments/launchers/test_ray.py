@@ -12,6 +12,9 @@ import pytest
 from tests.helpers.launched import OWN, contents, forget_misbehaving, launched, misbehaving
 from tta_bench.config.words import ConfigError
 
+# Ray reads these when it is imported.
+os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32),
+               "RAY_agent_register_timeout_ms": "300000", "RAY_raylet_start_wait_time_s": "300"}  # fmt: skip
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'tta_bench[ray]'")
 pytestmark = [
     pytest.mark.slow,
@@ -27,13 +30,6 @@ def cluster(tmp_path, monkeypatch):
     from ray.cluster_utils import Cluster
 
     misbehaving(tmp_path, monkeypatch)
-    for name, value in {
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN": secrets.token_hex(32),
-        "RAY_agent_register_timeout_ms": "300000",
-        "RAY_raylet_start_wait_time_s": "300",
-    }.items():
-        monkeypatch.setenv(name, value)  # fmt: skip
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "_system_config": QUICK})
     monkeypatch.setenv("RAY_ADDRESS", made.address)
     yield made
