@@ -122,9 +122,9 @@ class TestRows:
         write_rows(path, rows(5))
         assert read_rows(path, size) == rows(3)
         os.truncate(path, size - 5)
-        with pytest.raises(ValueError, match="lost rows"):
+        with pytest.raises(ValueError, match="missing rows"):
             read_rows(path, size)
-        with pytest.raises(ValueError, match="lost rows"):
+        with pytest.raises(ValueError, match="missing rows"):
             read_rows(tmp_path / "none.csv", size)
 
     def test_go_on_under_the_same_header(self, tmp_path):

@@ -111,6 +111,16 @@ class TestTheHashOfTheCode:
             assert code_sha256(method, package) != before, file
             file.write_bytes(content)
 
+    def test_covers_every_part_of_the_package_that_can_change_a_number(self):
+        shown_or_asked = {  # what composes, starts, logs, prepares, reports or trains; it takes no part in a run
+            "__init__.py", "__main__.py", "api.py", "cli", "config", "console.py", "files.py", "loggers", "paper",
+            "prepare", "quiet.py", "ranks.py", "report", "suggestions.py", "testing", "training",
+        }  # fmt: skip
+        parts = {path.name for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
+        inside = {name for name in DECISIVE if name.startswith("experiments/")}
+        assert {name for name in DECISIVE if "/" not in name} == parts - shown_or_asked - {"experiments"}
+        assert inside == {f"experiments/{name}.py" for name in ("run", "source_cache", "source_model")}
+
     def test_does_not_change_with_what_shows_them(self, package):
         method = METHODS["source"](toy_backbone())
         before = code_sha256(method, package)
