@@ -100,7 +100,7 @@ def find_state(folder: Path, mine: Mapping[str, str], title: str, console: Conso
             _refuse_another(state, mine, path)
             found = Resumed(state, read_rows(rows, state["rows_bytes"]))
             if found.step != state["next_step"]:
-                raise ValueError(f"{rows} has lost rows")
+                raise ValueError(f"{rows} is missing rows")
             break
         except FileNotFoundError:
             continue

@@ -190,7 +190,7 @@ class TestGoingOn:
         os.truncate(folder / "batches.csv", StateFiles.read(folder / "state.pt")["rows_bytes"] - 1)
         found, said = self.find(folder)
         assert found.step == 2
-        assert "lost rows" in said
+        assert "missing rows" in said
 
     def test_with_both_states_damaged_starts_over_and_says_so(self, folder):
         for name in ("state.pt", "state.previous.pt"):
