@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         list_methods,
         list_models,
         list_settings,
+        load_adapted,
         run,
         tuned_values,
     )
@@ -45,6 +46,7 @@ __all__ = [
     "list_methods",
     "list_models",
     "list_settings",
+    "load_adapted",
     "load_model",
     "load_segformer",
     "make_stream",
@@ -65,8 +67,8 @@ _HOMES = {
     "load_segformer": "models.loading.segformer",
     "make_stream": "streams",
     **dict.fromkeys(
-        ("Runs", "bench", "create_method", "list_datasets", "list_methods", "list_models", "list_settings", "run",
-         "tuned_values"), "api"
+        ("Runs", "bench", "create_method", "list_datasets", "list_methods", "list_models", "list_settings",
+         "load_adapted", "run", "tuned_values"), "api"
     ),
 }  # fmt: skip
 

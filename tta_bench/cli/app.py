@@ -121,6 +121,36 @@ def run(
 
 
 @app.command()
+def predict(words: Words = None) -> None:
+    """Predict images with the adapted model of a run, without labels.
+
+    The run must have been started with `save_adapted=last`. `images=` is a folder or a table with a column `path`;
+    `adapt=true` lets the model learn from these images too, in their order.
+
+    For example:
+
+    - `tta-bench predict run=runs/manifest/as_given/tent/seed0-1a2b3c4d images=new/ output=predictions.csv`
+    """
+    with _one_sentence():
+        from tta_bench.config.words import read_words
+        from tta_bench.experiments.adapted import predict as predict_images
+
+        given = {word.key: word.value for word in read_words(words or [])}
+        known = ("run", "images", "output", "adapt", "batch_size")
+        for key in given:
+            if key not in known:
+                raise ValueError(f"predict takes no {key!r}: its words are {', '.join(known)}")
+        if "run" not in given or "images" not in given:
+            raise ValueError("predict needs run=FOLDER of a run with save_adapted=last, and images=FOLDER or TABLE")
+        adapt, size, output = given.get("adapt", False), given.get("batch_size", 64), given.get("output")
+        if not isinstance(adapt, bool) or not isinstance(size, int) or size < 1:
+            raise ValueError(f"adapt is true or false and batch_size a number of images; got {adapt!r} and {size!r}")
+        file = Path(str(output or "predictions.csv"))
+        count = predict_images(Path(str(given["run"])), Path(str(given["images"])), file, adapt=adapt, batch_size=size)
+        console.print(f"{count} images in {file}", highlight=False, markup=False, soft_wrap=True)
+
+
+@app.command()
 def reproduce(
     name: Annotated[str, typer.Argument(metavar="NAME|list", help="A table or figure of the DPCore paper")],
     words: Words = None,

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import packages_distributions, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,9 @@ from tta_bench.callbacks.forgetting import Forgetting
 from tta_bench.callbacks.interrupts import Interrupted, Interrupts
 from tta_bench.callbacks.label_free import LabelFree
 from tta_bench.callbacks.monitor import peak_memory_bytes
+from tta_bench.callbacks.predictions import SavePredictions
 from tta_bench.callbacks.progress import Progress
+from tta_bench.callbacks.save_adapted import SaveAdapted
 from tta_bench.config.compose import Composed, build, plain, require
 from tta_bench.config.words import ConfigError
 from tta_bench.console import say
@@ -110,12 +113,14 @@ class Run:
         self.data = StreamDataModule(self.domains, self.schedule, num_workers=self.config.num_workers, seed=self.seed)
         self.forgetting = Forgetting(self.config.forgetting or 0, self.config.setting.batch_size, self._source_model)
         self.forgetting.check(self.domains, self.backbone)
-        if self.config.label_free == "always" and self.backbone.segments:
-            raise ConfigError("label_free=always: such figures are of classified images, not of pixels; leave it out")
-        asked = self.config.label_free == "always" or (
-            self.config.label_free == "auto" and has_unlabelled(self.domains)
-        )
-        self._measures_label_free = asked and not self.backbone.segments
+        for key in ("label_free", "save_predictions"):
+            if self.backbone.segments and self.config[key] not in ("auto", "never", None):
+                raise ConfigError(f"{key}={self.config[key]} is only for classification: leave it out")
+        if self.config.save_predictions == "parquet" and find_spec("pyarrow") is None:
+            raise ConfigError("save_predictions=parquet needs the package pyarrow: install it, or use csv")
+        asked = {"always": True, "never": False, "auto": has_unlabelled(self.domains)}[self.config.label_free]
+        # A row of predictions has the source model's, too.
+        self._measures_label_free = (asked or bool(self.config.save_predictions)) and not self.backbone.segments
         self.folder = self.folder_of(composed, root)
         self.interrupts = Interrupts()
 
@@ -162,7 +167,7 @@ class Run:
         policies = [oracles[self.config.reset](monitor)] if self.config.reset in oracles else []
 
         def trainer() -> L.Trainer:
-            own = self._own_callbacks()
+            own = [*self._savers(monitor), *self._own_callbacks()]
             return self._trainer(
                 [monitor, *policies, *own, progress, RankAgreement(monitor), self.forgetting, checkpoint]
             )
@@ -269,6 +274,20 @@ class Run:
         with checkpoint.interrupts:
             trainer.test(self.method, datamodule=self.data, verbose=False)
         return {"status": "done"}
+
+    def _savers(self, monitor: AdaptationMonitor) -> list[L.Callback]:
+        """What else the run writes into its folder."""
+        found: list[L.Callback] = []
+        if (form := self.config.save_predictions) and monitor.label_free:
+            path, parquet = self.folder / "predictions.csv", form == "parquet"
+            found.append(SavePredictions(path, monitor.label_free, lambda: len(monitor.earlier), parquet))
+        if when := self.config.save_adapted:
+            every = None if when == "last" else int(when.removeprefix("every_"))
+            facts: dict[str, Any] = {key: self.choices[key] for key in ("method", "setting", "dataset", "model")}
+            facts |= {"seed": self.seed, "source_weights_sha256": self.backbone.weights_sha256}
+            facts["model_config"] = plain(self.config.model)
+            found.append(SaveAdapted(self.folder, self._source_model, facts, every))
+        return found
 
     def _own_callbacks(self) -> list[L.Callback]:
         made = []

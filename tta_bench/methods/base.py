@@ -294,6 +294,11 @@ class TTAMethod(L.LightningModule, ABC):
         """Number of scalars that the optimizer holds."""
         return sum(p.numel() for p in self.parameters() if p.requires_grad)
 
+    @property
+    def has_copies(self) -> bool:
+        """Whether it holds copies of the network, such as a teacher."""
+        return bool(self._state.copies)
+
     def extra_parameters(self) -> int:
         """Number of scalars that the method adds to the source model; copies of the network do not count."""
         held = sum(p.numel() for name, p in self.named_parameters() if name.partition(".")[0] not in self._state.copies)

@@ -28,7 +28,7 @@ NOT_OF_THE_METHOD = {
     *("method", "seed", "setting", "dataset", "model", "trainer"),  # distinguished elsewhere
     *NOT_IDENTITY,
     "forgetting",  # measured after the stream
-    "label_free",  # measured beside the method
+    *("label_free", "save_predictions", "save_adapted"),  # measured and written beside the method
 }
 """Configuration keys that may differ within an entry; others, such as a reset policy, become part of its label."""
 
