@@ -35,7 +35,7 @@ def source_train(
     model: Annotated[Embedded, typer.Argument(help="scenes_vit, of scenes_c, or shapes_vit, of shapes_c")],
     output: Output,
     seed: Seed = 0,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Parts of the training: 24, or 8 for shapes_vit")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Parts of the training: 28, or 8 for shapes_vit")] = None,
     num_images: Annotated[
         int | None, typer.Option(min=1, help="Training images per epoch: 16000, or 40000 for shapes_vit")
     ] = None,
@@ -68,7 +68,7 @@ def source_train(
             train_scenes_vit(
                 output,
                 seed=seed,
-                epochs=24 if epochs is None else epochs,
+                epochs=28 if epochs is None else epochs,
                 num_images=16_000 if num_images is None else num_images,
                 lr=0.02 if lr is None else lr,
                 num_workers=num_workers,

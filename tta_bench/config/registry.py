@@ -34,7 +34,12 @@ SEGMENTATION: dict[str, tuple[str, ...]] = {
     "cityscapes": ("model=segformer_b5", "setting.batch_size=1"),
     "segmentation_folder": ("model=segformer", "setting.batch_size=1"),
 }
-USUAL: dict[str, tuple[str, ...]] = {**SEGMENTATION, "manifest": ("setting=as_given",)}
+USUAL: dict[str, tuple[str, ...]] = {
+    **SEGMENTATION,
+    "manifest": ("setting=as_given",),
+    "scenes_c": ("model=scenes_vit",),
+    "scenes_c_validation": ("model=scenes_vit",),
+}
 """What any data set stands for where a run does not say otherwise."""
 DATASETS: dict[str, Callable[..., Any]] = {
     "shapes_c": shapes_c,

@@ -69,7 +69,7 @@ def train_shapes_vit(output: Path, *, seed: int, epochs: int, num_images: int, l
 
     Raises:
         ValueError: As for ``Training``, or if a number is not above 0.
-        KeyboardInterrupt: If the training was interrupted; the same call goes on.
+        KeyboardInterrupt: If the training was interrupted; the same call resumes it.
     """
     check_positive(epochs=epochs, num_images=num_images, lr=lr)
     recipe = {"model": "shapes_vit", "seed": seed, "epochs": epochs, "num_images": num_images, "lr": lr}

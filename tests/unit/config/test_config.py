@@ -105,6 +105,20 @@ def test_every_dataset_composes(name):
     assert compose_stream([f"dataset={name}"]).choices["dataset"] == name
 
 
+@pytest.mark.parametrize(
+    ("words", "model", "name"),
+    [
+        (["dataset=scenes_c"], "scenes_vit", "scenes_vit"),
+        (["dataset=scenes_c_validation"], "scenes_vit", "scenes_vit"),
+        (["dataset=scenes_c", "model=timm"], "timm", None),
+        ([], "shapes_vit", "shapes_vit"),
+    ],
+)
+def test_an_embedded_data_set_brings_its_source_model(words, model, name):
+    composed = compose_run(words)
+    assert (composed.choices["model"], composed.config.model.name) == (model, name)
+
+
 def test_the_stream_of_a_run_is_the_stream_that_is_shown():
     words = ["setting=cdc", "setting.delta=0.3", "dataset.severity=2", "seed=4"]
     run, stream = plain(compose_run(words).config), plain(compose_stream(words).config)
@@ -159,7 +173,7 @@ def test_the_stream_of_a_run_is_the_stream_that_is_shown():
         (["dataset=shapes_c", "dataset.resize=256"], ["'dataset.resize'"]),
         (["setting.delta=-1"], ["delta", "-1"]),
         (["setting.delta=wide"], ["setting.delta", "a number", "'wide'"]),
-        (["setting.slots=1.5"], ["setting.slots", "a whole number", "1.5"]),
+        (["setting.slots=1.5"], ["setting.slots", "an integer", "1.5"]),
         (["setting.batch_size=0"], ["batch_size", "0"]),
         (["setting.order=foo"], ["'foo'", "standard"]),
         (["model=local"], ["model.checkpoint", "model.config"]),

@@ -7,6 +7,7 @@ import timm
 import torch
 from safetensors.torch import save_file
 
+from tta_bench.datasets.procedural.scenes import render
 from tta_bench.models.loading import load_model as loading
 from tta_bench.models.loading.load_model import load_model, weights_sha256
 
@@ -213,6 +214,14 @@ def test_the_embedded_model_needs_no_network():
     backbone = load_model("shapes_vit")
     assert backbone(torch.rand(2, 3, 64, 64)).shape == (2, 10)
     assert len(backbone.weights_sha256) == 64
+
+
+def test_the_source_model_of_the_scenes_knows_most_of_their_clean_images():
+    backbone = load_model("scenes_vit")
+    images = torch.stack([torch.from_numpy(render("test", i)).permute(2, 0, 1) for i in range(100)]) / 255
+    with torch.no_grad():
+        wrong = (backbone(images).argmax(dim=1) != torch.arange(100) % 20).sum().item()
+    assert wrong <= 20
 
 
 def test_a_residual_network_is_a_backbone_without_prompts(tmp_path):

@@ -51,6 +51,9 @@ _PAIRS = (
 KINDS = tuple((shape, pattern) for shape, pair in enumerate(_PAIRS) for pattern in pair)
 CLASSES = tuple(f"{pattern} {SHAPE_NAMES[shape]}" for shape, pattern in KINDS)
 
+# Two directions of colour at right angles, in which the lightness 0.299 R + 0.587 G + 0.114 B does not change.
+HUES = np.array([[0.8911, -0.4539, 0.0], [0.0774, 0.1519, -0.9854]])
+
 
 def label(index: int) -> int:
     """Class of image ``index``: classes take turns, so every run of twenty images holds each class once."""
@@ -76,8 +79,8 @@ def render(split: str, index: int, size: int = 64) -> np.ndarray:
     for _ in range(rng.integers(3, 7)):
         _paint_clutter(image, rng, y, x, back, scale=rng.uniform(0.08, 0.17))
     shape, pattern = KINDS[label(index)]
-    scale = rng.uniform(0.5, 0.76)
-    centre = rng.uniform(-0.2, 0.2, 2)
+    scale = rng.uniform(0.38, 0.62)
+    centre = rng.uniform(-0.42, 0.42, 2)
     u, v = _pose(rng, y, x, centre, scale)
     cover = _coverage(SHAPES[shape](u, v) * scale, size)
     image += cover[..., None] * (_surface(rng, pattern, u * scale, v * scale, back) - image)
@@ -85,7 +88,7 @@ def render(split: str, index: int, size: int = 64) -> np.ndarray:
         angle, near = rng.uniform(0, 2 * np.pi), rng.uniform(0.7, 1.1) * scale
         spot = centre + near * np.array([np.sin(angle), np.cos(angle)])
         _paint_clutter(image, rng, y, x, back, scale=rng.uniform(0.08, 0.18), centre=spot)
-    image += rng.normal(0, 0.012, (size, size, 1))
+    image += rng.normal(0, rng.uniform(0.005, 0.05), (size, size, 3))  # the grain of a sensor
     return (image.clip(0, 1) * 255 + 0.5).astype(np.uint8)
 
 
@@ -116,10 +119,15 @@ def _coverage(distance: np.ndarray, size: int) -> np.ndarray:
 
 
 def _surface(rng: np.random.Generator, pattern: str, u: np.ndarray, v: np.ndarray, back: np.ndarray) -> np.ndarray:
-    """Colours (H, W, 3): two shades in the pattern, the lighter one lighter than the background."""
+    """Colours (H, W, 3): two shades or two hues in the pattern, the lighter one lighter than the background."""
     colour = back.mean() + rng.uniform(0.22, 0.48) + rng.uniform(-0.15, 0.15, 3)
-    away = -rng.uniform(0.15, 0.4) * rng.uniform(0.6, 1.2, 3)
-    frequency, angle = rng.uniform(3.6, 4.8), rng.uniform(-0.25, 0.25)
+    if rng.random() < 0.5:  # a darker second shade
+        away = -rng.uniform(0.14, 0.36) * rng.uniform(0.6, 1.2, 3)
+    else:  # another hue
+        turn = rng.uniform(0, 2 * np.pi)
+        away = rng.uniform(0.2, 0.4) * (np.cos(turn) * HUES[0] + np.sin(turn) * HUES[1])
+        colour -= away / 2
+    frequency, angle = rng.uniform(5.6, 6.8), rng.uniform(-0.25, 0.25)  # periods of 5 to 6 pixels
     cos, sin = np.cos(angle), np.sin(angle)
     phase = rng.uniform(0, 1, 2)
     wave = PATTERNS[pattern](frequency * (cos * u + sin * v) + phase[0], frequency * (cos * v - sin * u) + phase[1])

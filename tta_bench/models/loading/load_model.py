@@ -28,7 +28,7 @@ from tta_bench.models.preprocess import Preprocess, Profile, check_normalisation
 from tta_bench.models.zoo import shapes_vit as _register_shapes_vit  # noqa: F401  (registers it with timm)
 from tta_bench.suggestions import did_you_mean
 
-PACKAGED = {"shapes_vit": "shapes_vit"}  # name -> stem of its .yaml and .safetensors in this package's weights/
+PACKAGED = ("scenes_vit", "shapes_vit")  # each with a .yaml and a .safetensors in this package's weights/
 CARD_KEYS = {"architecture", "kwargs", "mean", "std"}
 
 
@@ -46,7 +46,7 @@ def load_model(
     """Load a source model.
 
     Args:
-        name: ``shapes_vit`` (weights in the package); a timm model by its full tag, for example
+        name: ``scenes_vit`` or ``shapes_vit`` (weights in the package); a timm model by its full tag, for example
             ``vit_base_patch16_224.augreg2_in21k_ft_in1k``; ``torchvision/resnet50`` and the like, with ``checkpoint``;
             or, if that package is installed, ``robustbench/<data set>/<threat>/<model>``. Not needed with ``config``.
         checkpoint: Local weights: .safetensors, a .pt / .pth / .th state dict, or, for a timm vision transformer, the
@@ -102,8 +102,8 @@ def load_network(
         card = _read_card(Path(config))
     elif name in PACKAGED:
         folder = resources.files("tta_bench.models") / "weights"
-        card = _read_card(Path(str(folder / f"{PACKAGED[name]}.yaml")))
-        checkpoint = checkpoint or Path(str(folder / f"{PACKAGED[name]}.safetensors"))
+        card = _read_card(Path(str(folder / f"{name}.yaml")))
+        checkpoint = checkpoint or Path(str(folder / f"{name}.safetensors"))
     elif name is None:
         raise ValueError("no model given: set model.name, or model.checkpoint together with model.config")
     else:
