@@ -146,14 +146,18 @@ class Dispatch:
     def _note(self, slot: Slot, progress: Progress) -> None:
         if slot not in self.running:
             return
-        first = slot not in self.progress
+        if slot not in self.progress:
+            self._say_resumed(self.running[slot], progress.resumed)
         self.progress[slot] = progress
-        if first and progress.resumed:
-            self.screen.say(f"{self._title(self.running[slot])}: resumed at batch {progress.resumed}", "dim")
+
+    def _say_resumed(self, number: int, batch: int) -> None:
+        if batch:
+            self.screen.say(f"{self._title(number)}: resumed at batch {batch}", "dim")
 
     def _end(self, slot: Slot, outcome: Outcome) -> None:
         number = self.running.pop(slot)
-        self.progress.pop(slot, None)
+        if self.progress.pop(slot, None) is None:  # it has ended before it was asked how far it is
+            self._say_resumed(number, outcome.resumed)
         job, title = self.jobs[number], self._title(number)
         folder = run_folder(job)
         if outcome.files:

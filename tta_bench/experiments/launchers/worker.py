@@ -58,11 +58,13 @@ class Outcome:
         result: In the form of ``result.json``; None if the job has not ended.
         busy: Another process is using the run folder.
         files: The run folder, if the driver does not see it.
+        resumed: The batch at which the run was resumed.
     """
 
     result: dict[str, Any] | None = None
     busy: bool = False
     files: Files | None = None
+    resumed: int = 0
 
 
 @dataclass
@@ -138,6 +140,13 @@ class Worker:
             files: The driver's files of the run folder, if this process does not see them; the outcome then has the
                 files as they are at the end.
         """
+        resumed = 0
+
+        def note(progress: Progress) -> None:
+            nonlocal resumed
+            resumed = progress.resumed
+            watch(progress)
+
         with tempfile.TemporaryDirectory() as scratch:
             own = None if files is None else Path(scratch)
             folder = run_folder(job, own)
@@ -145,7 +154,7 @@ class Worker:
                 write_files(folder, files)
             try:
                 with _logged(folder) as log:
-                    result = self.run(job, Console(file=log, width=200, force_terminal=False), watch, own)
+                    result = self.run(job, Console(file=log, width=200, force_terminal=False), note, own)
             except BusyError:
                 return Outcome(busy=True)
             except WriteError as error:
@@ -153,7 +162,7 @@ class Worker:
                           "error": str(error)}  # fmt: skip
             except (SystemExit, KeyboardInterrupt):
                 result = None
-            return Outcome(result, files=None if own is None else read_files(folder))
+            return Outcome(result, files=None if own is None else read_files(folder), resumed=resumed)
 
     def stop(self) -> None:
         """Let the job write its state after the current batch and end; called by another thread."""
