@@ -16,7 +16,7 @@ from tta_bench.functional.randomness import spawn
 from tta_bench.methods.state import MethodState
 from tta_bench.models.backbones.base import Backbone
 from tta_bench.models.parallel import average_gradients
-from tta_bench.models.precision import half_in, store_matrices
+from tta_bench.models.precision import float32_by_default, half_in, store_matrices
 from tta_bench.models.preprocess import PreparedBatches
 from tta_bench.types import OutputKind, PredictionTiming, SourceNeed, StepOutput, StreamBatch
 
@@ -179,7 +179,8 @@ class TTAMethod(L.LightningModule, ABC):
         if self._configured:
             return
         self._configured = True
-        self.configure_adaptation()
+        with float32_by_default():
+            self.configure_adaptation()
         self.eval()
         self._state.remember()
         self.restart_optimizer()

@@ -16,6 +16,18 @@ HALF = (torch.float16, torch.bfloat16)
 Door = TypeVar("Door", bound=Callable[..., Any])
 
 
+@contextmanager
+def float32_by_default() -> Iterator[None]:
+    """Create tensors in float32 where Lightning has made half precision the default; float64 stays."""
+    default = torch.get_default_dtype()
+    if default in HALF:
+        torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(default)
+
+
 class NetworkPrecision:
     """In which half precision the passes of a backbone are computed. Copies of the backbone (teachers) share it.
 
@@ -36,15 +48,11 @@ class NetworkPrecision:
             device: Type of the device, such as ``cuda``.
         """
         around = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-        default = torch.get_default_dtype()
         self.computed = around or self.stored
-        if default in HALF:
-            torch.set_default_dtype(torch.float32)
         try:
-            with torch.autocast(device, enabled=False):
+            with torch.autocast(device, enabled=False), float32_by_default():
                 yield
         finally:
-            torch.set_default_dtype(default)
             self.computed = self.stored
 
     def __deepcopy__(self, memo: object) -> NetworkPrecision:
