@@ -369,7 +369,7 @@ class Run:
             ValueError: If a label map cannot be read.
         """
         found = [*data_notices(self.domains, self.config.dataset), *model_notices(self.domains, self.backbone)]
-        return [notice.told for notice in found]
+        return [*(notice.told for notice in found), *self.method.notices()]
 
     def _error_notices(self, result: Mapping[str, Any]) -> list[str]:
         """What is to be said of the run's error."""

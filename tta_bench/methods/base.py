@@ -93,6 +93,10 @@ class TTAMethod(L.LightningModule, ABC):
         """Numbers to log after each batch; always the same keys, e.g. ``{"coreset_size": 4.0}``."""
         return {}
 
+    def notices(self) -> tuple[str, ...]:
+        """Sentences about how the method adapts this network, if that is not as its settings say."""
+        return ()
+
     def passes(self) -> tuple[float, float] | None:
         """Forward and backward passes per sample that the algorithm made for the last batch; None if not declared.
 

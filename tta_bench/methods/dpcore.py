@@ -42,7 +42,7 @@ class DPCore(TTAMethod):
         alpha: Share of the new value in a coreset update (Eq. 8).
         steps_new: Updates of a prompt that is learned from scratch.
         prompt_space: What a prompt is: ``tokens``, or ``norms``, the affine parameters of the norm layers (the paper's
-            Exp-3), which every network has.
+            Exp-3). Networks without tokens use ``norms`` in any case, and the run says so.
         max_size: Largest number of coreset elements; None lets the coreset grow, as published.
         overflow: What makes room in a full coreset: ``merge`` averages the two elements of the smallest distance,
             ``discard`` drops the oldest (the paper compares both, with 15 elements).
@@ -121,7 +121,7 @@ class DPCore(TTAMethod):
         self.backbone.requires_grad_(False)
         h = self.hparams
         self.space: PromptSpace
-        if h.prompt_space == "tokens":
+        if h.prompt_space == "tokens" and self.backbone.prompt_dim is not None:
             self.space = TokenSpace(self.backbone, h.prompt_length, h.prompt_init, self.setup_rng)
         else:
             self.space = NormSpace(self.backbone)
@@ -130,6 +130,15 @@ class DPCore(TTAMethod):
         width = self.backbone.feature_dim
         for name, shape in (("mean", (width,)), ("std", (width,)), ("spread", ())):
             self.add_state(f"source_{name}", self.coreset.mean.new_zeros(shape), source=True)
+
+    def notices(self) -> tuple[str, ...]:
+        """That there are no tokens to prompt, if so."""
+        if self.hparams.prompt_space != "tokens" or self.backbone.prompt_dim is not None:
+            return ()
+        return (
+            f"the network takes no prompt tokens, so {type(self).__name__} learns the affine parameters of its norm "
+            "layers instead (method.prompt_space=norms)",
+        )
 
     def configure_optimizers(self) -> Optimizer:
         """AdamW over the prompt, with its default weight decay."""

@@ -63,6 +63,9 @@ def test_exp2_learns_one_prompt_per_batch():
     assert built.passes() == (2 + 3, 3)
 
 
+SPACES = ({}, {"prompt_space": "norms"})
+
+
 class TestNormSpace:
     @pytest.mark.parametrize("norm", ["batch", "group"])
     def test_it_runs_on_a_network_without_tokens(self, norm):
@@ -70,6 +73,13 @@ class TestNormSpace:
         scores = torch.cat(stream(built))
         assert torch.isfinite(scores).all()
         assert built.coreset.prompt.shape == (len(built.coreset), built.trainable_parameters())
+
+    def test_a_network_without_tokens_uses_it_by_itself_and_this_is_said(self):
+        own, named = (ready(lambda s=s: DPCore(toy_cnn("group"), steps_new=3, num_source=32, **s)) for s in SPACES)
+        for mine, theirs in zip(stream(own), stream(named), strict=True):
+            assert torch.equal(mine, theirs)
+        assert "learns the affine parameters of its norm layers instead" in own.notices()[0]
+        assert named.notices() == tiny().notices() == ()
 
     def test_it_keeps_the_contract(self):
         check_method(DPCore, prompt_space="norms", steps_new=3, num_source=32)

@@ -29,6 +29,7 @@ from tta_bench.models.zoo import shapes_vit as _register_shapes_vit  # noqa: F40
 from tta_bench.suggestions import did_you_mean
 
 PACKAGED = ("scenes_vit", "shapes_vit")  # each with a .yaml and a .safetensors in this package's weights/
+HUB = ("hf-hub:", "hf_hub:", "local-dir:")
 CARD_KEYS = {"architecture", "kwargs", "mean", "std"}
 
 
@@ -47,7 +48,9 @@ def load_model(
 
     Args:
         name: ``scenes_vit`` or ``shapes_vit`` (weights in the package); a timm model by its full tag, for example
-            ``vit_base_patch16_224.augreg2_in21k_ft_in1k``; ``torchvision/resnet50`` and the like, with ``checkpoint``;
+            ``vit_base_patch16_224.augreg2_in21k_ft_in1k``; ``hf-hub:<owner>/<model>``, a timm model on the Hugging Face
+            Hub, or ``local-dir:<folder>`` as timm saves one; ``torchvision/resnet50`` and the like, or
+            ``package.module:function``, whose code is run, with ``checkpoint``;
             or, if that package is installed, ``robustbench/<data set>/<threat>/<model>``. Not needed with ``config``.
         checkpoint: Local weights: .safetensors, a .pt / .pth / .th state dict, or, for a timm vision transformer, the
             .npz of its authors. Without it, timm downloads.
@@ -104,6 +107,10 @@ def load_network(
         folder = resources.files("tta_bench.models") / "weights"
         card = _read_card(Path(str(folder / f"{name}.yaml")))
         checkpoint = checkpoint or Path(str(folder / f"{name}.safetensors"))
+    elif name is not None and name.startswith(HUB):
+        if checkpoint is not None:
+            raise ValueError(f"{name} comes with its weights: leave model.checkpoint out")
+        return *_from_hub(name), None
     elif name is None:
         raise ValueError("no model given: set model.name, or model.checkpoint together with model.config")
     else:
@@ -155,6 +162,17 @@ def input_size(network: torch.nn.Module, card: Mapping[str, Any]) -> int | None:
     return card.get("image_size")
 
 
+def _from_hub(name: str) -> tuple[dict[str, Any], torch.nn.Module]:
+    """A network with a configuration and weights of its own; timm reads both."""
+    try:
+        network: Any = _create({"architecture": name, "kwargs": {}}, True)
+    except (KeyError, RuntimeError, ValueError, AssertionError) as error:  # a configuration that is not of timm
+        raise ValueError(f"timm cannot load {name}: {str(error).splitlines()[0] if str(error) else error!r}") from error
+    told = network.pretrained_cfg
+    card = {"architecture": name, "kwargs": {}, "mean": tuple(told["mean"]), "std": tuple(told["std"])}
+    return {**card, "image_size": told["input_size"][-1]}, network.eval()
+
+
 def _named_card(name: str, checkpoint: str | Path | None) -> dict[str, Any]:
     library, _, rest = name.partition("/")
     if library == "torchvision":
@@ -165,6 +183,10 @@ def _named_card(name: str, checkpoint: str | Path | None) -> dict[str, Any]:
         if checkpoint is not None:
             raise ValueError(f"{name} comes with its weights: leave model.checkpoint out")
         return {**_UNNORMALISED, **robustbench_card(rest)}
+    if ":" in name:
+        if checkpoint is None:
+            raise ValueError(f"{name} makes a network without weights: give model.checkpoint")
+        return {**_UNNORMALISED, "architecture": name}
     return _timm_card(name)
 
 
