@@ -95,7 +95,7 @@ def test_command_line_trainer_and_plain_loop_give_the_same_scores(profile, name,
     by_loop = [looped(batch.images) for batch in plain_data.test_dataloader()]
 
     by_command = Recorded()
-    monkeypatch.setattr("tta_bench.experiments.run.StreamProgress", lambda *_: by_command)
+    monkeypatch.setattr("tta_bench.experiments.run.StreamProgress", lambda *_, **__: by_command)
     words = [
         "setting=cdc", "setting.batch_size=4", "seed=3", "trainer=cpu", "logger=off", f"method={name}", "model=local",
         "dataset=corrupted", f"dataset.images={images}", "dataset.domains=[gaussian_noise,clean]", "dataset.severity=3",

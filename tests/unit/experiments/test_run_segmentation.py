@@ -107,7 +107,7 @@ def replace(monkeypatch, instead):
         kind = "model" if "load_model" in node._target_ else "dataset" if "datasets" in node._target_ else "other"
         return instead[kind]() if kind in instead else build(node)
 
-    for module in ("run", "source_model"):
+    for module in ("run", "opened", "source_model"):
         monkeypatch.setattr(f"tta_bench.experiments.{module}.build", make)
 
 

@@ -48,5 +48,5 @@ def test_no_more_features_are_used_and_no_more_batches_asked_for_than_at_most():
 
 
 def test_an_empty_source_is_refused():
-    with pytest.raises(ValueError, match="none arrived"):
+    with pytest.raises(ValueError, match="but there are none"):
         class_statistics([], 5, at_most=7, at_least=2)

@@ -254,7 +254,7 @@ class TestTheDisk:
         usage = namedtuple("usage", "free")
         monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(2 * len(TAR) - 1))
         publish(size=len(TAR) if known else None)
-        with pytest.raises(WriteError, match=r"this needs .* kB and .* kB free: choose another --folder"):
+        with pytest.raises(WriteError, match=r"this needs .* kB, but .* has only .* kB free: choose another --folder"):
             get(tmp_path)
         assert (list(tmp_path.iterdir()), len(server.seen)) == ([], 0 if known else 1)
         monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(2 * len(TAR)))
