@@ -215,7 +215,7 @@ class TestMistakes:
     def test_a_disk_that_is_too_small_is_known_before(self, arrays, tmp_path, monkeypatch):
         usage = namedtuple("usage", "total used free")(0, 0, 15 * 5 * PIXELS.nbytes - 1)
         monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
-        with pytest.raises(WriteError, match=r"this needs .* kB, but .* has only .* kB free: choose another --output, or fewer"):
+        with pytest.raises(WriteError, match=r"has only .* kB free: choose another --output, or fewer"):
             written(arrays / "clean.npz", tmp_path / "out", "cifar")
         assert not (tmp_path / "out/corrupted.json").exists()
 
