@@ -26,6 +26,11 @@ def test_a_batch_of_several_domains_belongs_to_a_visit_of_each():
     ]  # fmt: skip
 
 
+def test_visits_come_by_their_first_batch_then_by_name():
+    found = visits_of(rows({"c": (4, 0)}, {"c": (2, 0), "a": (2, 0)}, {"c": (4, 0)}, {"d": (2, 0), "b": (2, 0)}))
+    assert [(v.domain, v.start, v.stop) for v in found] == [("c", 0, 3), ("a", 1, 2), ("b", 3, 4), ("d", 3, 4)]
+
+
 def test_the_change_on_return_is_last_minus_first_over_the_domains_that_return():
     # a: 50 -> 25 -> 0, so -50; b: 0 -> 100, so +100; c comes once and does not count.
     stream = [("a", 2), ("b", 0), ("a", 1), ("c", 4), ("b", 4), ("a", 0)]
