@@ -125,7 +125,7 @@ def _percent(x: float) -> str:
 
 
 def _points(x: float) -> str:
-    return f"{x:+.1f}"
+    return f"{x:+z.1f}"
 
 
 MEASURES = {

@@ -89,7 +89,7 @@ def _cell(entry: Entry, measure: Measure, rank: int | None, *, with_std: bool) -
 
 def _gain(group: Group, entry: Entry) -> str:
     gain = group.gain(entry)
-    return "--" if gain is None else f"${gain.mean:+.1f}$"
+    return "--" if gain is None else f"${gain.mean:+z.1f}$"
 
 
 def escape(text: str) -> str:

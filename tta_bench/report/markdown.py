@@ -71,7 +71,7 @@ def _gain(group: Group, entry: Entry) -> str:
     gain = group.gain(entry)
     if gain is None:
         return UNKNOWN
-    return f"{gain.mean:+.1f}" + (" ({:+.1f} to {:+.1f})".format(*gain.interval) if gain.interval else "")
+    return f"{gain.mean:+z.1f}" + (" ({:+z.1f} to {:+z.1f})".format(*gain.interval) if gain.interval else "")
 
 
 def escape(text: str) -> str:

@@ -166,8 +166,8 @@ def _gain(group: Group, part: str, heading: str) -> PageColumn:
     for entry in group.entries:
         cells[entry] = PageCell(UNKNOWN)
         if gain := group.gain(entry):
-            interval = "[{:+.1f}, {:+.1f}]".format(*gain.interval) if gain.interval else ""
-            cells[entry] = PageCell(f"{gain.mean:+.1f}", gain.mean, None, interval)
+            interval = "[{:+z.1f}, {:+z.1f}]".format(*gain.interval) if gain.interval else ""
+            cells[entry] = PageCell(f"{gain.mean:+z.1f}", gain.mean, None, interval)
     minus = f"Own minus that of {group.baseline}" if group.segments else f"Error of {group.baseline} minus its own"
     about = f"{minus}, paired by stream; in brackets the 95 % confidence interval"
     return PageColumn(f"Gain over {group.baseline}", part, heading, cells, about, "points", "descending")

@@ -82,7 +82,7 @@ def _by_error(group: Group, baseline: Entry, sound: Sequence[Entry]) -> str:
             f"Recommendation: undecided. {best.label} has {evidence}, on one stream; more seeds would tell whether "
             "that is chance."
         )
-    told = f"{evidence} (gain {gain:+.1f}, 95 % interval {gain - half:+.1f} to {gain + half:+.1f}, {over})"
+    told = f"{evidence} (gain {gain:+z.1f}, 95 % interval {gain - half:+z.1f} to {gain + half:+z.1f}, {over})"
     if gain > half:
         return f"Recommendation: {best.label}, with {told}."
     return (

@@ -114,7 +114,7 @@ def methods_down(group: Group) -> Table:
         table.add_row(
             _name(entry),
             _mean(entry, measure, ranks),
-            UNKNOWN if gain is None else f"{gain.mean:+.1f}",
+            UNKNOWN if gain is None else f"{gain.mean:+z.1f}",
             *(
                 _text(entry.spread(_number(key)), form if header == "coreset" else "{:.2f}")
                 for header, key in costs.items()
@@ -147,10 +147,10 @@ def _add_means(table: Table, label: str, measure: Measure, group: Group, style: 
 
 def _add_gain(table: Table, group: Group) -> None:
     gains = [group.gain(entry) for entry in group.entries]
-    _row(table, f"gain over {group.baseline}", gains, lambda gain: f"{gain.mean:+.1f}")
+    _row(table, f"gain over {group.baseline}", gains, lambda gain: f"{gain.mean:+z.1f}")
     intervals = [gain.interval if gain else None for gain in gains]
     if any(intervals):
-        _row(table, "  95 % interval", intervals, lambda ends: f"{ends[0]:+.1f} to {ends[1]:+.1f}")
+        _row(table, "  95 % interval", intervals, lambda ends: f"{ends[0]:+z.1f} to {ends[1]:+z.1f}")
 
 
 def _add(table: Table, label: str, group: Group, value: Value, form: str) -> None:

@@ -49,6 +49,10 @@ def test_a_method_that_is_worse_is_not_recommended():
     assert told(run("source"), run("tent", (60.0, 50.0))).startswith("Recommendation: keep source")
 
 
+def test_a_loss_that_rounds_to_nothing_has_no_sign_of_a_loss():
+    assert "(gain +0.0, " in told(run("source"), run("tent", (40.0, 20.002)))
+
+
 class TestWithoutLabels:
     NONE = {"gaussian_noise": 0, "fog": 0}  # noqa: RUF012
 
