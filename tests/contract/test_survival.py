@@ -19,7 +19,7 @@ NETWORKS = {
     "two heads": distilled_backbone,
 }
 # Methods that work on tokens or prompts, or on batch norm; everything else must run on a convolutional network.
-NEEDS_TRANSFORMER = {"cmae", "dept", "dpcore", "dpcore_b", "dpcore_simplified", "foa", "vida"}
+NEEDS_TRANSFORMER = {"cmae", "dept", "foa", "vida"}
 NEEDS_BATCH_NORM = {"bn_adapt"}
 NEEDS_ONE_TOKEN = {"dept"}  # as a feature
 

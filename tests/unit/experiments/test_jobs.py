@@ -33,11 +33,11 @@ def test_a_method_that_this_model_cannot_carry_is_named_at_the_start_and_fails_a
     save_file(timm.create_model("resnet10t", num_classes=10).state_dict(), tmp_path / "cnn.safetensors")
     (tmp_path / "cnn.yaml").write_text("{architecture: resnet10t, kwargs: {num_classes: 10}}")
     cnn = ("model=local", f"model.checkpoint={tmp_path}/cnn.safetensors", f"model.config={tmp_path}/cnn.yaml")
-    results, said = run(tmp_path, (*cnn, "method=source"), (*cnn, "method=dpcore"), (*cnn, "method=tent"))
+    results, said = run(tmp_path, (*cnn, "method=source"), (*cnn, "method=foa"), (*cnn, "method=tent"))
     assert [result["status"] for result in results] == ["done", "failed", "done"]
-    reason = "prompt tokens need a backbone that takes prompts, such as a vision transformer"
-    assert said.index(f"dpcore will fail: {reason}") < said.index("run 2 of 3")
-    assert f"dpcore seed 0 failed: ValueError: {reason}" in said
+    reason = "FOA searches prompts, so it needs a vision transformer"
+    assert said.index(f"foa will fail: {reason}") < said.index("run 2 of 3")
+    assert f"foa seed 0 failed: ValueError: {reason}" in said
 
 
 def test_a_run_that_cannot_start_is_a_failed_row_beside_the_others(tmp_path):

@@ -78,7 +78,7 @@ def load_model(
     own = profile_of(preprocess, card["mean"], card["std"], input_size(network, card))
     if mean is not None or std is not None:
         own = Preprocess("own", *check_normalisation(mean, std), own.resize)
-    backbone = _wrap(network, own).eval()
+    backbone = wrap(network, own).eval()
     backbone.weights_sha256, backbone.preprocess = sha256, own
     backbone.weights_origin = None if origin is None else origin._asdict()
     if source_preprocess is not None:
@@ -120,8 +120,12 @@ def load_network(
     return card, network.eval(), origin
 
 
-def _wrap(network: torch.nn.Module, preprocess: Preprocess) -> Backbone:
+def wrap(network: torch.nn.Module, preprocess: Preprocess) -> Backbone:
     """Wrap a network in a backbone that returns the network's own scores.
+
+    Args:
+        network: A classifier in eval mode, from timm or with a linear layer at its end; takes images (B, 3, H, W).
+        preprocess: How images in [0, 1] are resized and normalised.
 
     Raises:
         ValueError: If the network does more than pool its features and score them with a linear layer.

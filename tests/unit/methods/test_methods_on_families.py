@@ -11,7 +11,7 @@ import torch
 
 from tests.helpers.methods import FAST
 from tta_bench.methods import METHODS
-from tta_bench.models.loading.load_model import _wrap
+from tta_bench.models.loading.load_model import wrap
 from tta_bench.models.preprocess import Preprocess
 from tta_bench.types import SourceNeed
 
@@ -40,7 +40,7 @@ def backbone_of(name, arguments):
         for module in network.modules():  # as training leaves them
             if isinstance(weight := getattr(module, "weight", None), torch.Tensor) and weight.ndim == 1:
                 torch.nn.init.normal_(weight, 1.0, 0.2)
-    return _wrap(network.eval(), Preprocess("own", (0.5,) * 3, (0.25,) * 3)).eval()
+    return wrap(network.eval(), Preprocess("own", (0.5,) * 3, (0.25,) * 3)).eval()
 
 
 def runs(cls, backbone, settings):
