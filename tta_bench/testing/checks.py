@@ -111,8 +111,8 @@ def check_no_graph_is_kept(build: Build) -> None:
             assert not value.requires_grad, f"the state {name} requires gradients: detach what is stored"
 
 
-def check_memory_is_flat(build: Build, last: int = 300) -> None:
-    """From batch 100 on, only declared states grow."""
+def check_memory_is_flat(build: Build, last: int = 150) -> None:
+    """From batch 50 on, only declared states grow."""
     method, stream = ready(build), batches(9, batch_size=4)
 
     def undeclared_bytes() -> int:
@@ -124,10 +124,10 @@ def check_memory_is_flat(build: Build, last: int = 300) -> None:
     sizes = []
     for t in range(last):
         method.forward_and_adapt(stream[t % len(stream)])
-        if t in (99, last - 1):
+        if t in (49, last - 1):
             sizes.append(undeclared_bytes())
     grown = sizes[1] - sizes[0]
-    message = f"{grown} bytes of tensors were added in {last - 100} batches: declare states, detach, drop lists"
+    message = f"{grown} bytes of tensors were added in {last - 50} batches: declare states, detach, drop lists"
     assert grown < 10_000, message
 
 
