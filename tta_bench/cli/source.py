@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -40,7 +40,6 @@ def source_train(
         int | None, typer.Option(min=1, help="Training images per epoch: 16000, or 40000 for shapes_vit")
     ] = None,
     lr: Annotated[float | None, typer.Option(help="Peak learning rate: 0.02, or 1.5e-3 for shapes_vit")] = None,
-    num_workers: Annotated[int, typer.Option(min=0, help="Processes that render, for scenes_vit")] = 1,
 ) -> None:
     """Train a source model of the package from scratch, on clean images only.
 
@@ -50,30 +49,17 @@ def source_train(
 
     - `tta-bench source train scenes_vit --output scenes_vit.safetensors`
     """
+    options = {"seed": seed, "epochs": epochs, "num_images": num_images, "lr": lr}
+    given: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
     with one_sentence():
         if model is Embedded.SHAPES_VIT:
             from tta_bench.training.classifier import train_shapes_vit
 
-            train_shapes_vit(
-                output,
-                seed=seed,
-                epochs=8 if epochs is None else epochs,
-                num_images=40_000 if num_images is None else num_images,
-                lr=1.5e-3 if lr is None else lr,
-                console=console,
-            )
+            train_shapes_vit(output, console=console, **given)
         else:
             from tta_bench.training.scenes_vit import train_scenes_vit
 
-            train_scenes_vit(
-                output,
-                seed=seed,
-                epochs=28 if epochs is None else epochs,
-                num_images=16_000 if num_images is None else num_images,
-                lr=0.02 if lr is None else lr,
-                num_workers=num_workers,
-                console=console,
-            )
+            train_scenes_vit(output, console=console, **given)
 
 
 @source_app.command("fine-tune")

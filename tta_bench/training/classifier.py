@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import lightning.pytorch as L
 import numpy as np
@@ -56,16 +58,18 @@ class ClassifierTraining(SourceTraining):
         self.accuracy.reset()
 
 
-def train_shapes_vit(output: Path, *, seed: int, epochs: int, num_images: int, lr: float, console: Console) -> None:
+def train_shapes_vit(
+    output: Path, *, console: Console, seed: int = 0, epochs: int = 8, num_images: int = 40_000, lr: float = 1.5e-3
+) -> None:
     """Train ``shapes_vit`` and write its weights (.safetensors, half precision) and a .yaml with the facts.
 
     Args:
         output: File of the weights.
+        console: Where to print.
         seed: Seed of the initial weights and of the order of the images.
         epochs: Passes over the training images.
         num_images: Training images, from index 0 on.
         lr: Peak learning rate.
-        console: Where to print.
 
     Raises:
         ValueError: As for ``Training``, or if a number is not above 0.
@@ -81,20 +85,50 @@ def train_shapes_vit(output: Path, *, seed: int, epochs: int, num_images: int, l
     batch = min(BATCH_SIZE, num_images)
     loader = DataLoader(train, batch, sampler=EpochOrder(num_images, seed), drop_last=True)
     module = ClassifierTraining(network, len(CLASSES), lr, len(loader) * epochs, seed)
-    trainer = training.fit(module, loader, DataLoader(validation, 500), epochs=epochs, metric="accuracy")
-    state = half(network.state_dict())
-    network.load_state_dict(state)  # the rounded weights, as a user will load them
-    accuracy = trainer.validate(module, DataLoader(test, 500), verbose=False)[0]["accuracy"]
-    options = f"--output {output.name} --seed {seed} --epochs {epochs} --num-images {num_images} --lr {lr}"
+    training.fit(module, loader, DataLoader(validation, 500), epochs=epochs, metric="accuracy")
+    finish_embedded(training, module, DataLoader(test, 500), recipe, {"architecture": "shapes_vit", "kwargs": {}})
+
+
+def finish_embedded(
+    training: Training,
+    module: ClassifierTraining,
+    test: DataLoader[Any],
+    recipe: Mapping[str, Any],
+    card: Mapping[str, Any],
+) -> None:
+    """Write the weights of a model of the package in half precision, with their accuracy on test images.
+
+    Args:
+        training: The training.
+        module: What it trained.
+        test: Clean test images (B, 3, H, W) uint8 and their labels (B,).
+        recipe: The name of the model and the options of ``tta-bench source train``.
+        card: Architecture and its arguments.
+
+    Raises:
+        WriteError: If the disk does not take the files.
+    """
+    state = half(module.model.state_dict())
+    module.model.load_state_dict(state)  # the rounded weights, computed in float32, as a user will run them
+    accuracy, num_test = _accuracy(module, test), len(test.dataset)  # type: ignore[arg-type]  # all of ours have a length
+    options = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in recipe.items() if key != "model")
     training.finish(
         state,
-        {"architecture": "shapes_vit", "kwargs": {}, "mean": list(MEAN), "std": list(STD)},
+        {**card, "mean": list(MEAN), "std": list(STD)},
         [
-            f"Trained by: tta-bench source train shapes_vit {options}",
-            f"Clean accuracy of these weights on {NUM_TEST:,} test images: {accuracy:.2f} %",
+            f"Trained by: tta-bench source train {recipe['model']} --output {training.output.name} {options}",
+            f"Clean accuracy of these weights on {num_test:,} test images: {accuracy:.2f} %",
         ],
         f"clean accuracy {accuracy:.2f} %",
     )
+
+
+@torch.no_grad()
+def _accuracy(module: ClassifierTraining, loader: DataLoader[Any]) -> float:
+    module.eval()
+    for images, labels in loader:
+        module.accuracy.update(module(images.float() / 255), labels)
+    return 100 * module.accuracy.compute().item()
 
 
 def _rendered(split: str, num_images: int, console: Console) -> TensorDataset:

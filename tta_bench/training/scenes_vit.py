@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from tta_bench.datasets.procedural.scenes import CLASSES, label, render
-from tta_bench.training.classifier import ClassifierTraining
-from tta_bench.training.core import MEAN, STD, Training, check_positive, half
+from tta_bench.training.classifier import ClassifierTraining, finish_embedded
+from tta_bench.training.core import Training, check_positive
 
 ARCHITECTURE = "vit_tiny_patch16_224"  # timm's; the arguments make it 8 blocks of width 128 on 64 tokens
 KWARGS = {
@@ -113,7 +113,14 @@ class ScenesTraining(ClassifierTraining):
 
 
 def train_scenes_vit(
-    output: Path, *, seed: int, epochs: int, num_images: int, lr: float, num_workers: int, console: Console
+    output: Path,
+    *,
+    console: Console,
+    seed: int = 0,
+    epochs: int = 28,
+    num_images: int = 16_000,
+    lr: float = 0.02,
+    num_workers: int = 1,
 ) -> None:
     """Train ``scenes_vit`` and write its weights (.safetensors, half precision) and a .yaml with the facts.
 
@@ -122,12 +129,12 @@ def train_scenes_vit(
 
     Args:
         output: File of the weights.
+        console: Where to print.
         seed: Seed of the initial weights.
         epochs: Parts of the training; the state is saved after each.
         num_images: New images per epoch.
         lr: Peak learning rate of Muon.
         num_workers: Number of processes that render images, which does not change the weights.
-        console: Where to print.
 
     Raises:
         ValueError: As for ``Training``, or if a number is not positive.
@@ -146,20 +153,9 @@ def train_scenes_vit(
     )  # fmt: skip
     module = ScenesTraining(network, len(CLASSES), lr, num_images // batch * epochs, seed)
     validation = DataLoader(_Scenes("validation", NUM_VALIDATION), 250)
-    trainer = training.fit(module, loader, validation, epochs=epochs, metric="accuracy", precision="bf16-mixed")
-    state = half(network.state_dict())
-    network.load_state_dict(state)  # the rounded weights, as a user will load them
-    accuracy = trainer.validate(module, DataLoader(_Scenes("test", NUM_TEST), 250), verbose=False)[0]["accuracy"]
-    options = f"--output {output.name} --seed {seed} --epochs {epochs} --num-images {num_images} --lr {lr}"
-    training.finish(
-        state,
-        {"architecture": ARCHITECTURE, "kwargs": KWARGS, "mean": list(MEAN), "std": list(STD)},
-        [
-            f"Trained by: tta-bench source train scenes_vit {options}",
-            f"Clean accuracy of these weights on {NUM_TEST:,} test images: {accuracy:.2f} %",
-        ],
-        f"clean accuracy {accuracy:.2f} %",
-    )
+    training.fit(module, loader, validation, epochs=epochs, metric="accuracy", precision="bf16-mixed")
+    test = DataLoader(_Scenes("test", NUM_TEST), 250)
+    finish_embedded(training, module, test, recipe, {"architecture": ARCHITECTURE, "kwargs": KWARGS})
 
 
 @torch.no_grad()

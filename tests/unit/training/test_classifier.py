@@ -8,9 +8,9 @@ import lightning.pytorch as L
 import pytest
 import torch
 from rich.console import Console
-from safetensors.torch import load_file
 from typer.testing import CliRunner
 
+from tests.helpers.trainings import cut_short, different_weights
 from tta_bench.cli.app import app
 from tta_bench.datasets.procedural.shapes import label, render
 from tta_bench.models.loading.load_model import load_model
@@ -73,20 +73,9 @@ def test_what_is_written_is_what_is_loaded_and_a_cut_changes_nothing(tmp_path, m
     assert [line.partition(":")[0] for line in printed[:2]] == ["epoch 1/2", "epoch 2/2"]
     assert printed[2].startswith(f"clean accuracy {accuracy}; model=local model.checkpoint={whole}")
 
-    step = ClassifierTraining.training_step
-
-    def stop(self, batch, batch_idx):
-        if self.current_epoch == 1 and batch_idx == 1:
-            raise RuntimeError("cut")
-        return step(self, batch, batch_idx)
-
-    monkeypatch.setattr(ClassifierTraining, "training_step", stop)
-    with pytest.raises(RuntimeError, match="cut"):
-        trained(cut)
-    monkeypatch.setattr(ClassifierTraining, "training_step", step)
+    cut_short(lambda: trained(cut), ClassifierTraining)
     assert "resuming from" in trained(cut)
-    ours, theirs = load_file(cut), load_file(whole)
-    assert [name for name, value in theirs.items() if not torch.equal(value, ours[name])] == []
+    assert different_weights(cut, whole) == []
 
 
 @pytest.mark.parametrize(

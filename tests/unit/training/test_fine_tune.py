@@ -15,6 +15,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
+from tests.helpers.trainings import cut_short, different_weights
 from tta_bench.cli.app import app
 from tta_bench.datasets.procedural.shapes import label, render
 from tta_bench.models.loading.load_model import load_model
@@ -90,24 +91,13 @@ def test_accuracy_is_that_of_the_written_weights_on_the_images_held_out(data, fi
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_a_training_that_was_cut_goes_on_and_ends_with_the_same_weights(data, finished, tmp_path, monkeypatch, error):
-    step = ClassifierTraining.training_step
-
-    def cut(self, batch, batch_idx):
-        if self.current_epoch == 1 and batch_idx == 1:
-            raise error("cut")
-        return step(self, batch, batch_idx)
-
-    monkeypatch.setattr(ClassifierTraining, "training_step", cut)
+def test_a_training_that_was_cut_goes_on_and_ends_with_the_same_weights(data, finished, tmp_path, error):
     output = tmp_path / "w.safetensors"
-    with pytest.raises((RuntimeError, KeyboardInterrupt, SystemExit)):
-        tuned(data, output)
+    cut_short(lambda: tuned(data, output), ClassifierTraining, error)
     assert sorted(path.name for path in (tmp_path / "w.training").iterdir()) == ["last.ckpt", "recipe.json"]
     assert not output.exists()
-    monkeypatch.setattr(ClassifierTraining, "training_step", step)
     assert f"resuming from {tmp_path}/w.training/last.ckpt\nepoch 2/2" in tuned(data, output)
-    ours, theirs = load_file(output), load_file(finished)
-    assert [name for name, value in theirs.items() if not torch.equal(value, ours[name])] == []
+    assert different_weights(output, finished) == []
     assert not (tmp_path / "w.training").exists()
 
 

@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
+from tests.helpers.trainings import cut_short, different_weights
 from tta_bench.datasets.procedural.scenes import label, render
 from tta_bench.models.loading.load_model import load_model
 from tta_bench.training import scenes_vit
@@ -59,22 +60,11 @@ def test_what_is_written_is_what_is_loaded_and_no_image_is_shown_twice(tmp_path,
 def test_a_cut_changes_nothing_and_repeats_no_epoch(tmp_path, seen, monkeypatch):
     whole, cut = tmp_path / "whole.safetensors", tmp_path / "cut.safetensors"
     trained(whole)
-    step = ScenesTraining.training_step
-
-    def stop(self, batch, batch_idx):
-        if self.current_epoch == 1 and batch_idx == 1:
-            raise RuntimeError("cut")
-        return step(self, batch, batch_idx)
-
-    monkeypatch.setattr(ScenesTraining, "training_step", stop)
-    with pytest.raises(RuntimeError, match="cut"):
-        trained(cut)
-    monkeypatch.setattr(ScenesTraining, "training_step", step)
+    cut_short(lambda: trained(cut), ScenesTraining)
     seen.clear()
     trained(cut)
     assert [index for split, index in seen if split == "train"] == list(range(40, 120))
-    ours, theirs = load_file(cut), load_file(whole)
-    assert [name for name, value in theirs.items() if not torch.equal(value, ours[name])] == []
+    assert different_weights(cut, whole) == []
 
 
 def test_every_weight_has_one_optimizer_and_the_rate_rises_stays_and_falls_to_zero():
