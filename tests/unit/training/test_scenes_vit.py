@@ -85,3 +85,48 @@ def test_every_weight_has_one_optimizer_and_the_rate_rises_stays_and_falls_to_ze
     assert rates[29:650] == pytest.approx([1] * 621)
     assert rates[824] == pytest.approx(0.5)
     assert muon.param_groups[0]["lr"] == 0
+
+
+def test_it_starts_like_a_trained_vit_ends_without_a_rate_and_holds_the_written_weights(tmp_path, monkeypatch):
+    seen = {}
+
+    def start(self):
+        seen.update(module=self, first={name: value.clone() for name, value in self.model.state_dict().items()})
+
+    monkeypatch.setattr(ScenesTraining, "on_train_start", start)
+    monkeypatch.setattr(
+        ScenesTraining,
+        "on_train_end",
+        lambda self: seen.update(rates=[group["lr"] for o in self.optimizers() for group in o.param_groups]),
+    )
+    trained(tmp_path / "w.safetensors")
+
+    assert seen["rates"] == [0, 0]
+    written, network = load_file(tmp_path / "w.safetensors"), seen["module"].model
+    assert [name for name, value in network.state_dict().items() if not torch.equal(value, written[name].float())] == []
+    width = KWARGS["embed_dim"]
+    query, key, value = seen["first"]["blocks.0.attn.qkv.weight"].split(width)
+    projection = seen["first"]["blocks.0.attn.proj.weight"]
+    for product, sign in ((query.T @ key, 1), (projection @ value, -1)):
+        assert sign * product.diagonal().mean() > 3 * product.abs().mean()
+    positions = seen["first"]["pos_embed"][0, -64:]
+    near, far = positions[0] @ positions[1], positions[0] @ positions[-1]
+    assert near > far
+
+
+def test_training_sees_views_of_other_contrast_and_brightness(tmp_path, monkeypatch):
+    module = ScenesTraining(timm.create_model(ARCHITECTURE, **{**KWARGS, "depth": 1}), 20, 0.02, 10, 0)
+    module.rng = torch.Generator().manual_seed(0)
+    images = torch.rand(1000, 3, 2, 2, generator=torch.Generator().manual_seed(1)) * 0.4 + 0.3
+    views = module.training_view(images)
+    assert 0 <= views.min() <= views.max() <= 1
+    same = torch.isclose(views, images, atol=1e-6).flatten(1).all(dim=1)
+    assert same.float().mean() == pytest.approx(0.5 * 0.7, abs=0.05)
+    spread = views.flatten(1).std(dim=1) / images.flatten(1).std(dim=1)
+    assert spread.min() < 0.2
+    assert spread.max() > 1.8
+
+    shown = []
+    monkeypatch.setattr(ScenesTraining, "training_view", lambda self, images: shown.append(len(images)) or images)
+    trained(tmp_path / "w.safetensors")
+    assert sum(shown) == 120
