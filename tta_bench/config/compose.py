@@ -60,6 +60,11 @@ class Composed:
     words: tuple[Override, ...] = ()
     tuned: str | None = None
 
+    @property
+    def title(self) -> str:
+        """Method and seed, for messages."""
+        return f"{self.choices['method']} seed {self.config.seed}"
+
 
 def compose_run(words: Words) -> Composed:
     """Compose ``configs/run.yaml`` with overrides such as ``method=tent`` and ``method.lr=0.01``.

@@ -13,7 +13,6 @@ from tta_bench.config.words import ConfigError
 
 T = TypeVar("T")
 Positive = Annotated[int, Field(ge=1)]
-Amount = Annotated[float, Field(ge=0)]
 KEYS = ("launcher", "shard")
 """Keys of a bench, a table and a grid, in addition to those of a run."""
 
@@ -35,15 +34,15 @@ class RayLauncher:
 
     Attributes:
         address: Of the cluster, such as ``10.0.0.1:6379``; None takes the environment variable ``RAY_ADDRESS``, else a
-            cluster that runs on this machine, else a Ray of this process, on this machine.
+            cluster that runs on this machine, else a new local one.
         gpus: GPUs for each run; a fraction lets runs share one. None takes one where the cluster has GPUs.
         cpus: CPU cores for each run.
-        max_concurrent: Number of runs at once at most; None takes as many as fit into the cluster.
+        max_concurrent: Maximum number of parallel runs; None takes as many as fit into the cluster.
     """
 
     address: str | None = None
-    gpus: Amount | None = None
-    cpus: Amount = 1.0
+    gpus: Annotated[float, Field(ge=0)] | None = None
+    cpus: Annotated[float, Field(gt=0)] = 1.0
     max_concurrent: Positive | None = None
 
 

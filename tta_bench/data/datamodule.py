@@ -89,7 +89,7 @@ class StreamDataModule(L.LightningDataModule):
         cuda = self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
         workers = self.num_workers
         if workers is None:
-            workers = min(MOST_WORKERS, _processors() // self.trainer.world_size) if cuda else 0
+            workers = min(MOST_WORKERS, processors() // self.trainer.world_size) if cuda else 0
         return DataLoader(dataset, batch_size=None, sampler=steps, num_workers=workers, pin_memory=cuda)
 
     def source_dataloader(self, need: SourceNeed, batch_size: int | None = None) -> SourceBatches:
@@ -104,7 +104,7 @@ class StreamDataModule(L.LightningDataModule):
         return SourceBatches(self.domains.source_images(), labeled, batch_size, self.seed)
 
 
-def _processors() -> int:
+def processors() -> int:
     """Number of processors that this process may use; macOS does not limit it."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

@@ -18,9 +18,7 @@ from tta_bench.experiments.launchers.engine import Engine
 from tta_bench.experiments.launchers.local import LocalEngine
 from tta_bench.experiments.launchers.worker import Worker
 from tta_bench.experiments.notices import say_new
-from tta_bench.experiments.resume import BusyError
-
-POLL = 2.0  # seconds between two looks at a run that another process holds
+from tta_bench.experiments.resume import POLL, BusyError
 
 
 def run_jobs(jobs: Sequence[Composed], console: Console, launch: Launch = ONE_BY_ONE) -> list[dict[str, Any]]:
@@ -78,7 +76,7 @@ def _one_by_one(jobs: Sequence[Composed], console: Console) -> list[dict[str, An
             result = survey.complete(worker.run(job, console))
         except BusyError:
             if number not in held:
-                say(console, f"{_title(job)}: another process is running it; it comes at the end", "dim")
+                say(console, f"{job.title}: another process is running it; it comes at the end", "dim")
             held.add(number)
             waiting.append(number)
             if held.issuperset(waiting):
@@ -86,12 +84,8 @@ def _one_by_one(jobs: Sequence[Composed], console: Console) -> list[dict[str, An
             continue
         results[number] = result
         if result["status"] == "failed":
-            say(console, f"{_title(job)} failed: {result['error']}", "bold red")
+            say(console, f"{job.title} failed: {result['error']}", "bold red")
     return [results[number] for number in range(len(jobs))]
-
-
-def _title(job: Composed) -> str:
-    return f"{job.choices['method']} seed {job.config.seed}"
 
 
 def run_shard(jobs: Sequence[Composed], console: Console, shard: Shard, launch: Launch) -> None:

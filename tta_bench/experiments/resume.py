@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -21,7 +20,7 @@ from tta_bench.console import say
 from tta_bench.methods.base import TTAMethod
 from tta_bench.results.checks import check_run
 from tta_bench.results.identity import identity
-from tta_bench.results.run_folder import read_rows
+from tta_bench.results.run_folder import read_result, read_rows
 
 PACKAGE = Path(__file__).parents[1]
 # The code behind the numbers: what is shown, what adapts, what intervenes, and what is counted.
@@ -30,6 +29,7 @@ DECISIVE = (
     "experiments/run.py", "experiments/source_cache.py", "experiments/source_model.py",
 )  # fmt: skip
 
+POLL = 2.0  # seconds until a run that another process holds is tried again
 _held: set[int] = set()  # locked folders
 
 
@@ -60,18 +60,15 @@ def _short(value: Any) -> str:
 
 def find_finished(folder: Path, mine: Mapping[str, str], title: str, console: Console) -> dict[str, Any] | None:
     """The result of the finished run with this identity, if the folder holds one; prints what it finds."""
-    try:
-        result = json.loads((folder / "result.json").read_text())
-    except (FileNotFoundError, json.JSONDecodeError):
-        return None
-    if result.get("status") != "done":
+    result = read_result(folder)
+    if result is None or result.get("status") != "done":
         return None
     StateFiles(folder).delete()  # left by a process that was killed just after it had finished
     if difference := _difference(identity(result), mine):
         say(console, f"{title}: running again, because {difference}", "dim")
         return None
     result = {**result, "folder": str(folder)}
-    if wrong := [told for found in check_run(result).values() for told in found]:
+    if wrong := [problem for found in check_run(result).values() for problem in found]:
         say(console, f"{title}: running again, because its files are inconsistent: {wrong[0]}", "dim")
         return None
     say(console, f"{title}: already finished, using its result (resume=never runs it again)", "dim")
@@ -80,10 +77,7 @@ def find_finished(folder: Path, mine: Mapping[str, str], title: str, console: Co
 
 def has_numbers(folder: Path) -> bool:
     """Whether the folder holds the result of a run that finished or was interrupted."""
-    try:
-        return json.loads((folder / "result.json").read_text()).get("status") in ("done", "interrupted")
-    except (FileNotFoundError, json.JSONDecodeError):
-        return False
+    return (read_result(folder) or {}).get("status") in ("done", "interrupted")
 
 
 def find_state(folder: Path, mine: Mapping[str, str], title: str, console: Console) -> Resumed | None:

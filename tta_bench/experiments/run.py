@@ -87,7 +87,7 @@ class Run:
     Args:
         composed: The configuration and the names chosen in it.
         opened: Data sets and source models of earlier runs; used where they are the same.
-        root: Where run folders lie, instead of the configuration's ``output``.
+        root: Root of the run folders, instead of the configuration's ``output``.
 
     Raises:
         ConfigError: If a value is missing.
@@ -103,7 +103,7 @@ class Run:
         )  # fmt: skip
         if self.config.threads:
             torch.set_num_threads(int(self.config.threads))
-        self.seed = int(self.config.seed)
+        self.seed, self.title = int(self.config.seed), composed.title
         self.opened = opened or Opened()
         self.domains: DomainDataset = self.opened.domains(self.config.dataset)
         setting = plain(self.config.setting)
@@ -134,11 +134,6 @@ class Run:
 
     def _source_model(self) -> Backbone:
         return self.opened.backbone(self.config.model, self.choices["model"], self.config.dataset)
-
-    @property
-    def title(self) -> str:
-        """Method and seed."""
-        return f"{self.choices['method']} seed {self.seed}"
 
     def execute(self, console: Console, watch: Callable[[Progress], None] | None = None) -> dict[str, Any]:
         """Run the stream, or the rest of it, and return what ``result.json`` holds.

@@ -194,6 +194,14 @@ def write_result(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
     return content
 
 
+def read_result(folder: Path) -> dict[str, Any] | None:
+    """The content of ``result.json``; None if it is missing or damaged."""
+    try:
+        return dict(json.loads((folder / "result.json").read_text(encoding="utf-8")))
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+
+
 def checksums(result: Mapping[str, Any], folder: Path) -> dict[str, str | None]:
     """SHA-256 of each file of a run, None if missing; that of ``result.json`` excludes the checksums themselves.
 

@@ -1,14 +1,12 @@
-"""Gives jobs to workers, the longest first, until every job has a result, whatever happens to the workers."""
+"""Assign jobs to workers, the longest first, until every job has a result, whatever happens to the workers."""
 
 from __future__ import annotations
 
-import json
 import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -21,21 +19,22 @@ from tta_bench.config.words import ConfigError
 from tta_bench.experiments.costs import cost
 from tta_bench.experiments.launchers.engine import Content, Died, Engine, Ready, Slot
 from tta_bench.experiments.launchers.screen import Counts, Line, Screen
-from tta_bench.experiments.launchers.worker import Outcome, Survey, read_files, run_folder, write_files
+from tta_bench.experiments.launchers.worker import Outcome, Survey, failed, read_files, write_files
 from tta_bench.experiments.notices import say_new
+from tta_bench.experiments.resume import POLL
+from tta_bench.experiments.run import Run
 from tta_bench.ranks import is_single_device
-from tta_bench.results.run_folder import write_result
+from tta_bench.results.run_folder import read_result, write_result
 
-TICK = 0.3  # seconds between two looks at the workers
-BUSY = 2.0  # seconds until a run that another process holds is tried again
-STARTS = 3  # workers that may die one after the other before they have started
+TICK = 0.3  # seconds to wait for messages of the workers
+STARTS = 3  # consecutive workers that may die before they are ready
 
 
 class Dispatch:
     """Runs jobs in the workers of an engine.
 
-    A job whose worker dies is given to another one, which continues from the last state if it sees the run folder. A
-    job whose workers die twice at the same point (usually for want of memory) is failed.
+    The job of a worker that dies goes to another one, which continues from the last state if it sees the run folder. A
+    job whose workers die twice at the same batch (usually because memory is exhausted) fails.
 
     Args:
         jobs: The configurations.
@@ -64,7 +63,7 @@ class Dispatch:
         self.survey: Survey | None = None
         self.surveying: Slot | None = None
         self.failed_starts = 0
-        self.signals = 0
+        self.signals: list[int] = []  # received so far
         self.said: set[str] = set()  # notices
 
     def run(self) -> list[dict[str, Any]]:
@@ -80,8 +79,11 @@ class Dispatch:
         """
         try:
             with self._deferred_signals(), self.screen:
-                while len(self.results) < len(self.jobs) and (self.signals == 0 or self.running):
-                    self._open()
+                while len(self.results) < len(self.jobs) and (not self.signals or self.running):
+                    if self.signals:
+                        self._stop()
+                    else:
+                        self._open()
                     for slot, content in self.engine.wait(TICK):
                         if slot in self.slots:
                             self._hear(slot, content)
@@ -93,17 +95,23 @@ class Dispatch:
             left = len(self.jobs) - len(self.results)
             self.screen.say(f"interrupted: {left} of {len(self.jobs)} runs are left; run the same command again to "
                             "resume", "bold red")  # fmt: skip
-            raise SystemExit(128 + self.signum)
+            raise SystemExit(128 + self.signals[0])
         return [self.results[k] for k in range(len(self.jobs))]
 
     def _open(self) -> None:
-        if self.signals == 0:
-            left = len(self.jobs) - len(self.results)
-            while len(self.slots) < min(self.engine.capacity(), left):
-                self.slots[self.engine.open()] = None
+        wanted = min(self.engine.capacity(), len(self.jobs) - len(self.results))
+        while len(self.slots) < wanted:
+            self.slots[self.engine.open()] = None
+
+    def _stop(self) -> None:
+        for slot in self.running:
+            if len(self.signals) == 1 and slot in self.progress:
+                slot.stop()
+            else:  # there is no state to save yet, or this is the second signal
+                slot.kill()
 
     def _give(self) -> None:
-        """Give a job to every worker that has none."""
+        """Assign a job to every idle worker."""
         for slot, ready in self.slots.items():
             if ready is None or slot in self.running or slot is self.surveying or self.signals:
                 continue
@@ -118,11 +126,11 @@ class Dispatch:
                 continue
             self.queue.remove(number)
             self.running[slot] = number
-            folder = run_folder(self.jobs[number])
+            folder = Run.folder_of(self.jobs[number])
             slot.run(self.jobs[number], None if ready.sees_output else read_files(folder))
 
     def _distinct(self) -> list[Composed]:
-        """A job for each method, the first job first: what is surveyed."""
+        """The first job of each method, for the survey."""
         return list({str(plain(job.config.method)): job for job in reversed(self.jobs)}.values())[::-1]
 
     def _hear(self, slot: Slot, content: Content) -> None:
@@ -152,48 +160,46 @@ class Dispatch:
 
     def _say_resumed(self, number: int, batch: int) -> None:
         if batch:
-            self.screen.say(f"{self._title(number)}: resumed at batch {batch}", "dim")
+            self.screen.say(f"{self.jobs[number].title}: resumed at batch {batch}", "dim")
 
     def _end(self, slot: Slot, outcome: Outcome) -> None:
         number = self.running.pop(slot)
-        if self.progress.pop(slot, None) is None:  # it has ended before it was asked how far it is
+        if self.progress.pop(slot, None) is None:  # it ended before its first progress message
             self._say_resumed(number, outcome.resumed)
-        job, title = self.jobs[number], self._title(number)
-        folder = run_folder(job)
+        job = self.jobs[number]
         if outcome.files:
-            write_files(folder, outcome.files)
+            write_files(Run.folder_of(job), outcome.files)
         if outcome.busy:
             if number not in self.held:
-                self.screen.say(f"{title}: another process is running it; it comes at the end", "dim")
-            self.held[number] = time.monotonic() + BUSY
+                self.screen.say(f"{job.title}: another process is running it; it comes at the end", "dim")
+            self.held[number] = time.monotonic() + POLL
             self.queue.append(number)
         elif outcome.result is not None:
             self._finish(number, outcome.result)
-        elif self.signals == 0:
+        elif not self.signals:
             self._fail(number, "the method ended its process")
 
     def _finish(self, number: int, result: dict[str, Any]) -> None:
         assert self.survey is not None
         result = self.survey.complete(result)
-        folder = run_folder(self.jobs[number])
+        folder = Run.folder_of(self.jobs[number])
         if "folder" in result:
             result["folder"] = str(folder)
         self.results[number] = result
         say_new(self.screen.console, result.get("notices", ()), self.said)
-        title = f"{len(self.results)} of {len(self.jobs)}: {self._title(number)}"
+        title = f"{len(self.results)} of {len(self.jobs)}: {self.jobs[number].title}"
         if result["status"] == "failed":
             self.screen.say(f"{title} failed: {result['error']}", "bold red")
         else:
             self.screen.say(f"{title} {result['status']}")
 
     def _fail(self, number: int, reason: str) -> None:
-        """Fail a job that cannot say so itself."""
-        job, folder = self.jobs[number], run_folder(self.jobs[number])
-        result = {**job.choices, "seed": job.config.seed, "config": plain(job.config)}
-        known = _stored(folder)
+        """Record the failure of a job whose worker could not."""
+        job, folder = self.jobs[number], Run.folder_of(self.jobs[number])
+        result, known = failed(job, reason), read_result(folder)
         if known is not None:
             result = {**write_result(folder, {**known, "status": "failed", "error": reason}), "folder": str(folder)}
-        self._finish(number, {**result, "status": "failed", "error": reason})
+        self._finish(number, result)
 
     def _bury(self, slot: Slot, death: Died) -> None:
         started = self.slots.pop(slot) is not None
@@ -209,22 +215,21 @@ class Dispatch:
             return
         batch, before = progress.batch if progress else 0, self.deaths.setdefault(number, [])
         if before and batch <= max(before):
-            self._fail(number, f"its worker died twice at batch {batch}, probably for want of memory: {death.reason}")
+            self._fail(
+                number, f"its worker died twice at batch {batch}, probably because memory ran out: {death.reason}"
+            )
             return
         before.append(batch)
-        continues = (run_folder(self.jobs[number]) / "state.pt").exists()
-        goes_on = "continues from its last state" if continues else "starts over"
-        self.screen.say(f"{self._title(number)}: {death.reason}; it {goes_on} elsewhere", "yellow")
+        continues = (Run.folder_of(self.jobs[number]) / "state.pt").exists()
+        how = "continues from its last state" if continues else "starts over"
+        self.screen.say(f"{self.jobs[number].title}: {death.reason}; it {how} elsewhere", "yellow")
         self.queue.insert(0, number)
-
-    def _title(self, number: int) -> str:
-        job = self.jobs[number]
-        return f"{job.choices['method']} seed {job.config.seed}"
 
     def _lines(self) -> list[Line]:
         places = {slot: ready.place for slot, ready in self.slots.items() if ready is not None}
         return [
-            Line(self._title(number), places[slot], self.progress.get(slot)) for slot, number in self.running.items()
+            Line(self.jobs[number].title, places[slot], self.progress.get(slot))
+            for slot, number in self.running.items()
         ]
 
     def _counts(self) -> Counts:
@@ -233,7 +238,7 @@ class Dispatch:
 
     @contextmanager
     def _deferred_signals(self) -> Iterator[None]:
-        """The first signal stops every job after its batch, the second one at once."""
+        """Record signals: the first one stops every job after its batch, the second one at once."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -245,16 +250,4 @@ class Dispatch:
                 signal.signal(number, handler)
 
     def _signal(self, signum: int, frame: FrameType | None) -> None:
-        self.signals, self.signum = self.signals + 1, signum
-        for slot in list(self.running):
-            if self.signals == 1 and slot in self.progress:
-                slot.stop()
-            else:  # nothing to save, or told twice
-                slot.kill()
-
-
-def _stored(folder: Path) -> dict[str, Any] | None:
-    try:
-        return dict(json.loads((folder / "result.json").read_text(encoding="utf-8")))
-    except (FileNotFoundError, json.JSONDecodeError):
-        return None
+        self.signals.append(signum)

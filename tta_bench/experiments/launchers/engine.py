@@ -1,4 +1,4 @@
-"""What starts workers, and what is heard of them."""
+"""The interface between the dispatcher and whatever starts its workers, and the messages of workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Ready:
     """A worker has started.
 
     Attributes:
-        place: Where it is, such as ``node2, cuda:1``.
+        place: Its node and device, such as ``node2, cuda:1``.
         sees_output: Whether it writes to the same run folders as the driver.
     """
 
@@ -26,26 +26,26 @@ class Ready:
 
 @dataclass(frozen=True)
 class Died:
-    """A worker has died, and with it the job that it had.
+    """A worker has died, and its job with it.
 
     Attributes:
-        reason: Why, as the end of a sentence about the job.
+        reason: A clause such as ``its process died``.
     """
 
     reason: str
 
 
 class Slot(Protocol):
-    """A place for one job at a time: a worker, started or not."""
+    """A worker, ready or still starting, which runs one job at a time."""
 
     def survey(self, jobs: Sequence[Composed]) -> None:
-        """Ask for what is known before the first run; the answer is a ``Survey`` or the error."""
+        """Request a survey; the answer is a ``Survey`` or the error."""
 
     def run(self, job: Composed, files: Files | None) -> None:
         """Run a job; the answer is an ``Outcome``."""
 
     def stop(self) -> None:
-        """Let the job write its state and end."""
+        """Let the job write its state and stop."""
 
     def kill(self) -> None:
         """End the worker at once."""
@@ -58,13 +58,13 @@ class Engine(Protocol):
     """Starts workers."""
 
     def capacity(self) -> int:
-        """How many workers there may be now."""
+        """The maximum number of workers at present."""
 
     def open(self) -> Slot:
-        """Start a worker; once it is there, it is ``Ready``."""
+        """Start a worker; it answers ``Ready`` once it has started."""
 
     def wait(self, seconds: float) -> list[tuple[Slot, Content]]:
-        """What is heard of the workers, after at most so many seconds."""
+        """Messages of the workers; waits at most ``seconds`` for the first."""
 
     def close(self) -> None:
         """End all workers."""

@@ -19,6 +19,7 @@ import torch
 
 from tta_bench.callbacks.progress import Progress
 from tta_bench.config.compose import Composed
+from tta_bench.data.datamodule import processors
 from tta_bench.experiments.launchers.engine import Content, Died, Ready, Slot
 from tta_bench.experiments.launchers.worker import Files, Worker
 
@@ -30,9 +31,9 @@ class LocalSlot:
     """A process.
 
     Args:
-        number: The process among all, from 0 on.
+        number: Its index among the workers.
         environment: Its environment variables.
-        place: How it is called.
+        place: Its name on the screen.
     """
 
     def __init__(self, number: int, environment: dict[str, str], place: str) -> None:
@@ -42,12 +43,12 @@ class LocalSlot:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tta_bench.experiments.launchers.local", str(theirs.fileno()), place],
             env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=self.errors,
-            stderr=self.errors, start_new_session=True,  # Ctrl-C is the driver's to hand on
+            stderr=self.errors, start_new_session=True,  # Ctrl-C reaches only the driver, which stops the jobs
         )  # fmt: skip
         theirs.close()
 
     def survey(self, jobs: Sequence[Composed]) -> None:
-        """Ask for what is known before the first run."""
+        """Request a survey."""
         self._send(("survey", jobs))
 
     def run(self, job: Composed, files: Files | None) -> None:
@@ -55,7 +56,7 @@ class LocalSlot:
         self._send(("run", job))
 
     def stop(self) -> None:
-        """Let the job write its state and end."""
+        """Let the job write its state and stop."""
         self._send(STOP)
 
     def kill(self) -> None:
@@ -63,7 +64,7 @@ class LocalSlot:
         self.process.kill()
 
     def _send(self, message: Any) -> None:
-        with suppress(OSError):  # it has died, which its end of the pipe will say
+        with suppress(OSError):  # it has died, which ``wait`` notices
             self.connection.send(message)
 
     def last_words(self) -> Died:
@@ -76,7 +77,7 @@ class LocalSlot:
         return Died(f"its process ended with {lines[-1] if lines else f'exit status {code}'}")
 
     def close(self) -> None:
-        """End the process: politely, then at once."""
+        """Let the process end by itself, or kill it after 5 seconds."""
         self.connection.close()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=5)
@@ -89,14 +90,14 @@ class LocalEngine:
     """Starts processes.
 
     Args:
-        workers: How many at most.
+        workers: Maximum number of processes.
     """
 
     def __init__(self, workers: int) -> None:
         self.workers, self.slots = workers, list[LocalSlot]()
 
     def capacity(self) -> int:
-        """How many processes there may be."""
+        """The maximum number of processes."""
         return self.workers
 
     def open(self) -> LocalSlot:
@@ -109,7 +110,7 @@ class LocalEngine:
         return slot
 
     def wait(self, seconds: float) -> list[tuple[Slot, Content]]:
-        """What the processes say."""
+        """Messages of the processes; the last one of a process that has died is ``Died``."""
         if not self.slots:
             time.sleep(seconds)
         by_connection = {slot.connection: slot for slot in self.slots}
@@ -132,10 +133,10 @@ class LocalEngine:
 
 
 def _share(number: int, workers: int) -> tuple[dict[str, str], str]:
-    """The variables that give a process its share of the machine, and how it is called."""
+    """Environment variables that give a process its share of the machine, and its name on the screen."""
     own, place = {}, f"worker {number}"
     if "OMP_NUM_THREADS" not in os.environ:
-        own["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // workers))
+        own["OMP_NUM_THREADS"] = str(max(1, processors() // workers))
     if gpus := torch.cuda.device_count():
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))
         device = visible.split(",")[number % gpus]
@@ -145,7 +146,7 @@ def _share(number: int, workers: int) -> tuple[dict[str, str], str]:
 
 
 def serve(connection: Connection, place: str) -> None:
-    """Do what the driver asks, until it hangs up; a job that runs then writes its state first."""
+    """Execute the requests of the driver until it closes the connection; a running job then writes its state first."""
     worker, inbox = Worker(), queue.Queue[Any]()
 
     def listen() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import socket
-import sys
 import tempfile
 import time
 import uuid
@@ -28,21 +27,22 @@ from tta_bench.experiments.launchers.shipped import package_sha256, user_files, 
 from tta_bench.experiments.launchers.worker import Files, Outcome, Survey, Worker
 from tta_bench.experiments.run import PACKAGES
 
-EVERY = 1.0  # seconds between two questions how far a job is
-# Variables that workers get from the driver; as arguments of an actor, which no log and no dashboard shows.
+EVERY = 1.0  # seconds between two requests for the progress of a job
+START_MS = 300_000  # how long a new local Ray may take to start; by default 100 s, too short on a busy machine
+# Environment variables that the driver passes to workers, as arguments of an actor, which no log or dashboard shows.
 SHIPPED = ("WANDB_", "HF_", "TTA_BENCH_")
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What a worker has to have in common with the driver.
+    """What a worker must have in common with the driver.
 
     Attributes:
         facts: Versions, and the hash of the code.
-        files: Modules of the user's, by file name.
+        files: The user's modules, by file name.
         environment: Environment variables.
         folder: The driver's current folder, to which relative paths refer.
-        marks: Files that the driver has just written, one in each ``output``, with their contents.
+        marks: Files that the driver has just written, one in each ``output``, and their contents.
     """
 
     facts: dict[str, str]
@@ -53,7 +53,7 @@ class Setup:
 
 
 def facts_here() -> dict[str, str]:
-    """What has to be the same for numbers to be the same."""
+    """Versions and code that must be equal for equal numbers."""
     return {
         **{name: version(name) for name in PACKAGES},
         "Python": platform.python_version(),
@@ -74,7 +74,7 @@ class RayWorker:
         write_user_files(setup.files, Path(self.folder.name, "modules"))
 
     def hello(self) -> Ready | ConfigError:
-        """Where the worker is, or in what it differs from the driver."""
+        """The worker's node and device, or in what it differs from the driver."""
         host = socket.gethostname()
         here = facts_here()
         for name, there in self.setup.facts.items():
@@ -107,22 +107,20 @@ class RayWorker:
     def _watch(self, progress: Progress) -> None:
         self.progress = progress
 
+    @ray.method(concurrency_group="control")
     def look(self) -> Progress | None:
-        """How far the job is."""
+        """The latest progress of the job."""
         return self.progress
 
+    @ray.method(concurrency_group="control")
     def stop(self) -> None:
-        """Let the job write its state and end."""
+        """Let the job write its state and stop."""
         self.worker.stop()
-
-
-for _name in ("look", "stop"):
-    setattr(RayWorker, _name, ray.method(concurrency_group="control")(getattr(RayWorker, _name)))
 
 
 @dataclass(eq=False)
 class RaySlot:
-    """An actor, and the answers that are expected of it."""
+    """An actor, and the answers expected from it."""
 
     actor: Any
     answers: dict[Any, str] = field(default_factory=dict)
@@ -131,11 +129,11 @@ class RaySlot:
         self.answers[getattr(self.actor, name).remote(*arguments)] = name
 
     def hello(self) -> None:
-        """Ask whether it is there."""
+        """Ask whether it has started."""
         self._ask("hello")
 
     def survey(self, jobs: Sequence[Composed]) -> None:
-        """Ask for what is known before the first run."""
+        """Request a survey."""
         self._ask("survey", list(jobs))
 
     def run(self, job: Composed, files: Files | None) -> None:
@@ -143,12 +141,12 @@ class RaySlot:
         self._ask("run", job, files)
 
     def look(self) -> None:
-        """Ask how far the job is, unless that has been asked or there is none."""
+        """Request the progress of a running job, unless a request is pending."""
         if "run" in self.answers.values() and "look" not in self.answers.values():
             self._ask("look")
 
     def stop(self) -> None:
-        """Let the job write its state and end."""
+        """Let the job write its state and stop."""
         self.actor.stop.remote()
 
     def kill(self) -> None:
@@ -160,17 +158,18 @@ class RayEngine:
     """Starts actors on a cluster.
 
     Args:
-        launcher: The cluster, and what each run takes of it.
-        jobs: What will be run.
+        launcher: The cluster, and the resources of each run.
+        jobs: The jobs that will run.
 
     Raises:
-        ConfigError: If the cluster cannot be reached or has no room for a single run.
+        ConfigError: If the cluster cannot be reached or none of its nodes has the resources of a run.
     """
 
     def __init__(self, launcher: RayLauncher, jobs: Sequence[Composed]) -> None:
         self.launcher, self.slots, self._asked = launcher, list[RaySlot](), 0.0
         self.own = not ray.is_initialized()
         if self.own:
+            os.environ.setdefault("RAY_agent_register_timeout_ms", str(START_MS))
             try:
                 ray.init(address=launcher.address, log_to_driver=False, logging_level="error")
             except Exception as error:  # Ray raises plain exceptions, too
@@ -183,25 +182,28 @@ class RayEngine:
         as_actor = ray.remote(num_cpus=self.needs["CPU"], num_gpus=self.needs["GPU"], concurrency_groups={"control": 2})
         self.actor = as_actor(RayWorker)
         if self.capacity() == 0:
-            found = ", ".join(f"{ray.cluster_resources().get(name, 0):g} {name}" for name in self.needs)
+            nodes = [" and ".join(f"{node.get(name, 0):g} {name}" for name in self.needs) for node in _nodes()]
             self.close()
-            raise ConfigError(f"no run fits into this cluster, which has {found}: lower launcher.cpus or launcher.gpus")
+            raise ConfigError(
+                f"no node of this cluster has the resources of a run (they have {', '.join(nodes)}): lower "
+                "launcher.cpus or launcher.gpus"
+            )
 
     def capacity(self) -> int:
-        """How many runs fit into the cluster as it is now."""
-        there = ray.cluster_resources()
-        fits = [int(there.get(name, 0) / need + 1e-6) for name, need in self.needs.items() if need]
-        return min([*fits, self.launcher.max_concurrent or sys.maxsize])
+        """How many runs the nodes have room for at present."""
+        needs = [(name, need) for name, need in self.needs.items() if need]
+        room = sum(min(int(node.get(name, 0) / need + 1e-6) for name, need in needs) for node in _nodes())
+        return min(room, self.launcher.max_concurrent or room)
 
     def open(self) -> RaySlot:
-        """Start an actor, as soon as there is room."""
+        """Start an actor once a node has room."""
         slot = RaySlot(self.actor.remote(self.setup))
         self.slots.append(slot)
         slot.hello()
         return slot
 
     def wait(self, seconds: float) -> list[tuple[Slot, Content]]:
-        """What the actors answer."""
+        """Answers of the actors."""
         if time.monotonic() - self._asked > EVERY:
             self._asked = time.monotonic()
             for slot in self.slots:
@@ -210,11 +212,12 @@ class RayEngine:
         if not expected:
             time.sleep(seconds)
             return []
-        there, _ = ray.wait(list(expected), num_returns=len(expected), timeout=seconds)
+        ray.wait(list(expected), timeout=seconds)
+        there, _ = ray.wait(list(expected), num_returns=len(expected), timeout=0)
         heard: list[tuple[Slot, Content]] = []
         for answer in there:
             slot = expected[answer]
-            if slot not in self.slots:  # it has died meanwhile
+            if slot not in self.slots:  # an earlier answer said that it has died
                 continue
             asked = slot.answers.pop(answer)
             try:
@@ -242,6 +245,11 @@ class RayEngine:
             ray.shutdown()
 
 
+def _nodes() -> list[dict[str, float]]:
+    """The resources of each living node."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
 def _mark(outputs: set[str]) -> dict[str, str]:
     """Write a file into each folder; a worker that reads it sees the same folder."""
     marks = {}
@@ -255,12 +263,12 @@ def _mark(outputs: set[str]) -> dict[str, str]:
 
 
 def _reason(error: RayError) -> str:
-    """Why an actor died, in a few words; Ray's own account has a page."""
+    """Why an actor died, in a few words; Ray's own message fills a page."""
     text = str(error)
-    if "out of memory" in text.lower() or "memory monitor" in text.lower() or "running low on memory" in text.lower():
+    low = text.lower()
+    if any(sign in low for sign in ("out of memory", "memory monitor", "running low on memory")):
         return "its node ran out of memory"
-    if "node" in text.lower() and ("node was terminated" in text.lower() or "node has died" in text.lower()
-                                   or "node died" in text.lower()):  # fmt: skip
+    if any(sign in low for sign in ("node was terminated", "node has died", "node died")):
         return "its node died"
     if isinstance(error, RayActorError) and "creation task" not in text:
         return "its process died"

@@ -1,9 +1,10 @@
-"""All jobs on one screen: those that run as a table, the others as numbers; without a terminal, lines."""
+"""Progress of all jobs: a live table of the running ones and counts of the others; without a terminal, lines."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import NamedTuple
 
 from rich.console import Console
@@ -14,7 +15,7 @@ from rich.table import Table
 from tta_bench.callbacks.progress import Progress
 from tta_bench.console import say
 
-REFRESH = 0.25  # seconds between two pictures of the table
+REFRESH = 0.25  # seconds between two updates of the table
 
 
 class Line(NamedTuple):
@@ -41,7 +42,7 @@ class Screen:
     """Shows what runs where.
 
     Args:
-        console: Where.
+        console: Where to print.
         every: Seconds between two lines if there is no terminal.
         rows: Jobs in the table at most.
     """
@@ -61,11 +62,11 @@ class Screen:
             self._live.stop()
 
     def say(self, sentence: str, style: str = "") -> None:
-        """A line that stays."""
+        """Print a line that stays above the table."""
         say(self.console, sentence, style)
 
     def show(self, lines: Sequence[Line], counts: Counts) -> None:
-        """Replace the table; without a terminal, say the counts from time to time."""
+        """Update the table; without a terminal, print the counts periodically."""
         now = time.monotonic()
         if self._live is not None:
             if now - self._drawn > REFRESH:
@@ -77,7 +78,7 @@ class Screen:
 
 
 def jobs_on_screen(lines: Sequence[Line], counts: Counts) -> Table:
-    """The table."""
+    """Table of the running jobs, titled with the counts."""
     table = Table("run", "where", title=str(counts), expand=False)
     for name in ("batch", "speed", "left"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -93,19 +94,7 @@ def jobs_on_screen(lines: Sequence[Line], counts: Counts) -> Table:
             escape(line.place),
             f"{progress.batch}/{progress.total}",
             f"{progress.speed:.2f}/s" if progress.speed else "",
-            "" if left is None else duration(left),
+            "" if left is None else str(timedelta(seconds=round(left))),
             escape(progress.note),
         )
     return table
-
-
-def duration(seconds: float) -> str:
-    """A time as ``m:ss`` or ``h:mm:ss``.
-
-    Example:
-        >>> duration(61), duration(3725)
-        ('1:01', '1:02:05')
-    """
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -38,7 +38,7 @@ class Survey:
     Attributes:
         header: What the result of the first run will begin with.
         warnings: Methods that will fail, a sentence each.
-        notices: What is to be said of the data and the model of the first run, a sentence each.
+        notices: Notices about the data and the model of the first run, a sentence each.
     """
 
     header: dict[str, Any]
@@ -46,7 +46,7 @@ class Survey:
     notices: tuple[str, ...] = ()
 
     def complete(self, result: dict[str, Any]) -> dict[str, Any]:
-        """A result; where the run could not even start, with what is known of the first one, such as the data."""
+        """Add what is known of the first run, such as the data, to the result of a run that could not start."""
         return result if "schema" in result else {**self.header, **result}
 
 
@@ -110,7 +110,7 @@ class Worker:
             job: The configuration.
             console: Where the run prints.
             watch: Called after every batch.
-            folder: Where run folders lie, instead of the job's ``output``.
+            folder: Root of the run folders, instead of the job's ``output``.
 
         Raises:
             BusyError: If another process is using the run folder.
@@ -126,8 +126,7 @@ class Worker:
         except BusyError:
             raise
         except (ValueError, FileNotFoundError) as error:
-            known = run.header() if run else {**job.choices, "seed": job.config.seed}
-            return known | {"config": plain(job.config), "status": "failed", "error": str(error)}
+            return failed(job, str(error), run.header() if run else None)
         finally:
             self._run = None
 
@@ -149,7 +148,7 @@ class Worker:
 
         with tempfile.TemporaryDirectory() as scratch:
             own = None if files is None else Path(scratch)
-            folder = run_folder(job, own)
+            folder = Run.folder_of(job, own)
             if files:
                 write_files(folder, files)
             try:
@@ -158,8 +157,7 @@ class Worker:
             except BusyError:
                 return Outcome(busy=True)
             except WriteError as error:
-                result = {**job.choices, "seed": job.config.seed, "config": plain(job.config), "status": "failed",
-                          "error": str(error)}  # fmt: skip
+                result = failed(job, str(error))
             except (SystemExit, KeyboardInterrupt):
                 result = None
             return Outcome(result, files=None if own is None else read_files(folder), resumed=resumed)
@@ -171,9 +169,25 @@ class Worker:
             self._run.interrupts.signum = signal.SIGTERM
 
 
+def failed(job: Composed, error: str, header: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The result of a job that failed before it could write one.
+
+    Args:
+        job: The configuration.
+        error: Why it failed.
+        header: The header of its run, if the run could be built.
+    """
+    known = header or {**job.choices, "seed": job.config.seed}
+    return {**known, "config": plain(job.config), "status": "failed", "error": error}
+
+
 @contextmanager
 def _logged(folder: Path) -> Iterator[TextIO]:
-    """All that is printed meanwhile goes to a file, line by line."""
+    """Redirect everything that is printed to ``log.txt``.
+
+    Raises:
+        WriteError: If the file cannot be opened.
+    """
     path = folder / "log.txt"
     with writing(path):
         folder.mkdir(parents=True, exist_ok=True)
@@ -182,18 +196,13 @@ def _logged(folder: Path) -> Iterator[TextIO]:
         yield log
 
 
-def run_folder(job: Composed, root: Path | None = None) -> Path:
-    """The folder of a run, without building the run."""
-    return Run.folder_of(job, root)
-
-
 def read_files(folder: Path) -> dict[str, bytes]:
     """All files of a folder, by their paths in it."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def write_files(folder: Path, files: Files) -> None:
-    """Make a folder that holds these files; files that it already has and that are not named stay."""
+    """Write files into a folder, each atomically; its other files stay."""
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -91,13 +91,13 @@ def test_a_job_whose_workers_die_twice_at_the_same_batch_fails_alone(tmp_path):
     deaths = [[Progress(4, 10), DIES], [Progress(4, 10, resumed=2), DIES], [Progress(9, 10)]]
     (tent, source), said = dispatched(tmp_path, Scripted({"tent": deaths}), "tent", "source")
     assert tent["status"] == "failed"
-    assert tent["error"].startswith("its worker died twice at batch 4, probably for want of memory")
+    assert tent["error"].startswith("its worker died twice at batch 4, probably because memory ran out")
     assert source["status"] == "done"
     assert "tent seed 0: resumed at batch 2" in said
 
 
 def test_a_job_that_another_process_holds_is_tried_until_it_is_free(tmp_path, monkeypatch):
-    monkeypatch.setattr(dispatch, "BUSY", 0.01)
+    monkeypatch.setattr(dispatch, "POLL", 0.01)
     engine = Scripted({"dpcore": [[Outcome(busy=True)]] * 3}, slots=1)
     results, said = dispatched(tmp_path, engine, "dpcore", "source")
     assert [result["status"] for result in results] == ["done", "done"]
@@ -121,5 +121,5 @@ def test_the_table_shows_running_jobs_and_counts_the_others():
     lines = [Line("tent seed 0", "node1, cuda:0", Progress(10, 70, "fog  error 41.0 %", 0.5)), Line("x", "y", None)]
     console.print(jobs_on_screen(lines, Counts(3, 2, 5, 1)))
     shown = console.file.getvalue()
-    for text in ("3 done, 2 running, 5 waiting, 1 failed", "10/70", "0.50/s", "2:00", "error 41.0 %", "starting"):
+    for text in ("3 done, 2 running, 5 waiting, 1 failed", "10/70", "0.50/s", "0:02:00", "error 41.0 %", "starting"):
         assert text in shown

@@ -37,7 +37,9 @@ def test_a_killed_process_costs_nothing_but_time_and_no_method_stops_another(tmp
     assert "DiesOnce seed 0: its process was killed by SIGKILL; it continues from its last state elsewhere" in said
     assert "DiesOnce seed 0: resumed at batch 3" in said
     assert always["status"] == "failed"
-    assert "its worker died twice at batch 3, probably for want of memory: its process was killed" in always["error"]
+    assert (
+        "its worker died twice at batch 3, probably because memory ran out: its process was killed" in always["error"]
+    )
     assert raises["error"] == "RuntimeError: this method has a bug"
     assert nan["status"] == "failed"
     assert "not finite" in nan["error"]
