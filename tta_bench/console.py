@@ -40,3 +40,13 @@ def progress_bar(console: Console, *amounts: str | ProgressColumn, transient: bo
         transient=transient,
         disable=not console.is_terminal,
     )
+
+
+def counted(number: int, noun: str) -> str:
+    """A number and its noun, in the plural unless there is one.
+
+    Example:
+        >>> counted(1, "run"), counted(3, "run")
+        ('1 run', '3 runs')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

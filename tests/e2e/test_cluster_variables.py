@@ -23,7 +23,7 @@ def test_a_task_of_a_higher_rank_prints_and_writes_all_of_its_run(tmp_path, vari
     command = [sys.executable, "-m", "tta_bench", "run", "method=source", *SMALL, f"output={tmp_path}/runs"]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **variables}, timeout=200)
     assert done.returncode == 0, done.stderr
-    assert "1 runs in" in done.stdout
+    assert "1 run in" in done.stdout
     (folder,) = (path.parent for path in tmp_path.rglob("result.json"))
     assert len((folder / "batches.csv").read_text().splitlines()) == 2
     assert [path for path in folder.rglob("metrics.csv") if path.stat().st_size]

@@ -271,7 +271,7 @@ def test_runs_that_have_ended_there_are_left_as_they_are(runs, service, monkeypa
     monkeypatch.setattr(wandb_transfer, "start", lambda result, folder, **place: started.append((folder, place)) or run)
     monkeypatch.setattr(wandb_transfer, "log_comparisons", lambda *_, **where: started.append(where))
     done = report(runs / "tent", "--to-wandb", "me/project")
-    assert done.stderr == "1 runs uploaded to me/project, 1 already there\n"
+    assert done.stderr == "1 run uploaded to me/project, 1 already there\n"
     ((folder, place), where) = started
     assert folder.name == "seed1"
     assert place == {"id": ids["seed1"], "entity": "me", "project": "project", "mode": "online"}

@@ -16,7 +16,7 @@ from tta_bench.cli.data import data_app
 from tta_bench.cli.source import source_app
 from tta_bench.cli.terminal import Program, Words, complain, console, errors
 from tta_bench.cli.terminal import one_sentence as _one_sentence
-from tta_bench.console import say
+from tta_bench.console import counted, say
 from tta_bench.ranks import is_worker
 
 if TYPE_CHECKING:
@@ -278,7 +278,7 @@ def report(
             return
         with writing(output):
             output.write_text(text, encoding="utf-8")
-        say(console, f"{len(results)} runs in {output}")
+        say(console, f"{counted(len(results), 'run')} in {output}")
 
 
 @app.command()
@@ -402,4 +402,7 @@ def _print_tables(results: list[dict[str, object]], tables: Sequence[RenderableT
     for table in tables or comparison_tables(results):
         console.print(table)
     folders = [Path(str(result["folder"])) for result in results if "folder" in result]
-    say(console, f"{len(folders)} runs in {', '.join(sorted({str(folder.parents[1]) for folder in folders}))}")
+    say(
+        console,
+        f"{counted(len(folders), 'run')} in {', '.join(sorted({str(folder.parents[1]) for folder in folders}))}",
+    )

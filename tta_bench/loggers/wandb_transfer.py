@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from tta_bench.console import say
+from tta_bench.console import counted, say
 from tta_bench.loggers.wandb_compare import PREFIX, log_comparisons
 from tta_bench.loggers.wandb_names import RUN_FOLDER, group_name, run_name
 from tta_bench.loggers.wandb_run import has_key, load_wandb, start, wandb_errors, write_outcome
@@ -55,7 +55,7 @@ def to_wandb(folders: Sequence[Path], place: str, baseline: str, console: Consol
         log_comparisons(groups, folders[0], console, **where)
     except wandb_errors() as error:
         raise ValueError(f"W&B rejected the runs for {place}: {error}") from error
-    told = f"{sum(given)} runs uploaded to {place}, {len(given) - sum(given)} already there"
+    told = f"{counted(sum(given), 'run')} uploaded to {place}, {len(given) - sum(given)} already there"
     if where["mode"] == "offline":
         places = shlex.join(map(str, folders))
         told += f"; to upload them: find {places} -path '*/wandb/offline-run-*' -prune -exec wandb sync {{}} +"

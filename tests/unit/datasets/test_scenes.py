@@ -108,3 +108,8 @@ class TestScenesC:
     def test_other_splits_are_refused(self, split):
         with pytest.raises(ValueError, match=r"dataset\.split must be test or validation"):
             scenes_c(split=split)
+
+
+def test_an_unknown_family_is_refused_when_the_data_set_is_opened():
+    with pytest.raises(ValueError, match=r"^dataset\.family 'tny' does not exist; did you mean 'tiny'\?"):
+        scenes_c(family="tny")

@@ -11,7 +11,7 @@ import numpy as np
 
 from tta_bench.datasets.base import CleanImages, digest
 from tta_bench.datasets.corruptions import corrupt, load_frost_textures, name_frost_textures
-from tta_bench.datasets.corruptions.names import check_severity, corruption_and_severity, domain_names
+from tta_bench.datasets.corruptions.names import check_family, check_severity, corruption_and_severity, domain_names
 from tta_bench.datasets.files.arrays import SOURCE, open_images
 from tta_bench.datasets.files.cifar_binary import is_cifar_binary
 from tta_bench.datasets.files.class_folders import check_same_classes, left_out_facts
@@ -36,7 +36,7 @@ class CorruptedDomains:
         seed: Seed of the corruptions.
 
     Raises:
-        ValueError: If a corruption, the severity or ``num_images`` is wrong.
+        ValueError: If a corruption, the severity, the family or ``num_images`` is wrong.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class CorruptedDomains:
                 f"dataset.num_images must be in 1..{len(clean)}, the number of clean images; got {num_images}"
             )
         check_severity(severity)
+        check_family(family)
         self.name, self.clean, self._source = name, clean, source
         self.domains = domain_names(domains)
         self.severity, self.family, self.seed = severity, family, seed

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tta_bench.datasets.corruptions import COMMON, CORRUPTIONS, GROUPS, VALIDATION
+from tta_bench.datasets.corruptions.severities import FAMILIES
 from tta_bench.suggestions import did_you_mean
 
 SETS = {"common": COMMON, "validation": VALIDATION}
@@ -48,6 +49,16 @@ def check_severity(severity: int) -> None:
     """
     if severity not in range(1, 6):
         raise ValueError(f"dataset.severity must be 1, 2, 3, 4 or 5, got {severity}")
+
+
+def check_family(family: str) -> None:
+    """Check that a table of constants exists.
+
+    Raises:
+        ValueError: If it does not.
+    """
+    if family not in FAMILIES:
+        raise ValueError(f"dataset.family {family!r} does not exist{did_you_mean(family, FAMILIES)}")
 
 
 def corruption_and_severity(domain: str, severity: int) -> tuple[str, int]:
