@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
 from tta_bench.models.backbones.base import Backbone
+
+# The package is an extra, which `make seg` installs; CI does.
+needs_mmseg = pytest.mark.skipif(find_spec("mmseg") is None, reason="mmsegmentation is missing: tta_bench[seg]")
 
 CLASSES = ("road", "sky", "car")
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from importlib.util import find_spec
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from tests.helpers.segmenting import needs_mmseg
 from tta_bench.datasets.segmentation.streets_c import streets_c
 from tta_bench.functional import (
     adapt_norm_layers,
@@ -29,7 +29,6 @@ from tta_bench.models.backbones.base import Backbone
 from tta_bench.models.loading.segformer import load_segformer
 from tta_bench.testing import checks, toy_segformer
 
-needs_mmseg = pytest.mark.skipif(find_spec("mmseg") is None, reason="mmsegmentation is missing: tta_bench[seg]")
 K = 3
 
 

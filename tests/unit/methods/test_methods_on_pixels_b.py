@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 import math
-from importlib.util import find_spec
 
 import pytest
 import torch
 from torch import nn
 
+from tests.helpers.segmenting import needs_mmseg
 from tta_bench.functional import soft_cross_entropy, softmax_entropy
 from tta_bench.functional.hog import hog_targets
 from tta_bench.functional.parameters import batch_norms
@@ -21,7 +21,7 @@ from tta_bench.models.parts.partitions import MapMeta, encode_with_distances, pa
 from tta_bench.models.parts.stage_prompts import encode_prompted, project, stage_prompts
 from tta_bench.types import SourceNeed
 
-pytestmark = pytest.mark.skipif(find_spec("mmseg") is None, reason="mmsegmentation is missing: tta_bench[seg]")
+pytestmark = needs_mmseg
 
 CLASSES, SIZE = 5, (40, 72)  # no multiples of 32
 IMAGES = torch.rand(3, 3, *SIZE, generator=torch.Generator().manual_seed(0))

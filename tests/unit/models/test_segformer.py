@@ -6,7 +6,6 @@ import os
 import socket
 import sys
 from copy import deepcopy
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +17,13 @@ from safetensors.torch import save_file
 from torch import nn
 from torchmetrics.functional.classification import multiclass_jaccard_index
 
+from tests.helpers.segmenting import needs_mmseg
 from tta_bench.datasets.segmentation.streets_c import streets_c
 from tta_bench.models.backbones.segformer import SegFormerBackbone, Sliding
 from tta_bench.models.loading.load_model import weights_sha256
 from tta_bench.models.loading.segformer import load_segformer, read_mmseg_config, segformer
 from tta_bench.models.parallel import average_gradients
 
-needs_mmseg = pytest.mark.skipif(find_spec("mmseg") is None, reason="mmsegmentation is missing: tta_bench[seg]")
 B0 = "segformer_mit-b0_8xb1-160k_cityscapes-1024x1024"
 MEAN, STD = (0.5, 0.4, 0.3), (0.25, 0.2, 0.1)
 IMAGES = torch.rand(3, 3, 36, 52, generator=torch.Generator().manual_seed(0), dtype=torch.double)  # no multiple of 32

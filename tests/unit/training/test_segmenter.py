@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import io
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
 import torch
 from rich.console import Console
 
+from tests.helpers.segmenting import needs_mmseg
 from tta_bench.models.loading.segformer import load_segformer, segformer
 from tta_bench.training.segmenter import SegmentationTraining, distorted, train_segformer
 
-pytestmark = pytest.mark.skipif(find_spec("mmseg") is None, reason="mmsegmentation is missing: tta_bench[seg]")
+pytestmark = needs_mmseg
 
 
 class Halves:
