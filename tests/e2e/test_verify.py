@@ -62,6 +62,17 @@ def test_other_weights_and_other_code_are_told(folder, key):
     assert f"cannot be repeated here, because {key} has changed since" in again.output
 
 
+def test_a_run_on_two_devices_is_not_verified_once_by_each(folder):
+    path = folder / "config.yaml"
+    path.write_text(path.read_text().replace("devices: 1", "devices: 2"))
+    (content,) = read_results([folder])
+    write_result(folder, content)
+    done = invoke("verify", folder, "--rerun")
+    assert done.exit_code == 0, done.output
+    assert "a run on several devices is not repeated here: use tta-bench run --from" in done.output
+    assert "batches are the same" not in done.output
+
+
 def test_a_run_is_repeated_from_its_files_alone(folder):
     done = invoke("run", "--from", folder, f"output={folder}/again")
     assert done.exit_code == 0, done.output

@@ -242,10 +242,10 @@ def _keys(node: DictConfig, name: str) -> list[str]:
     return [str(key) for key in child] if isinstance(child, DictConfig) else []
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     """The first line of the innermost message, with its key."""
     while error.__cause__ is not None:
-        error = error.__cause__  # type: ignore[assignment]  # libraries raise only Exceptions here
+        error = error.__cause__
     text = str(error)
     key = re.search(r"full_key: (\S+)", text)
     return f"{key.group(1)}: {text.splitlines()[0]}" if key else text.splitlines()[0]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from tta_bench.datasets.base import CleanImages, DomainDataset, arrival_order, has_label_maps
+from tta_bench.datasets.base import CleanImages, DomainDataset, SharingDataset, arrival_order, has_label_maps
 from tta_bench.datasets.segmentation.label_map_domains import check_setting
 from tta_bench.streams import Schedule, make_stream
 from tta_bench.types import SourceNeed, StreamBatch
@@ -90,6 +90,8 @@ class StreamDataModule(L.LightningDataModule):
         workers = self.num_workers
         if workers is None:
             workers = min(MOST_WORKERS, processors() // self.trainer.world_size) if cuda else 0
+        if workers and isinstance(self.domains, SharingDataset):  # otherwise every worker would make it again
+            self.domains.make_shared()
         return DataLoader(dataset, batch_size=None, sampler=steps, num_workers=workers, pin_memory=cuda)
 
     def source_dataloader(self, need: SourceNeed, batch_size: int | None = None) -> SourceBatches:

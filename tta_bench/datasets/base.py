@@ -129,6 +129,14 @@ def arrival_order(domains: DomainDataset) -> tuple[np.ndarray, np.ndarray, np.nd
     return domains.arrival_order() if isinstance(domains, OrderedDataset) else None
 
 
+@runtime_checkable
+class SharingDataset(Protocol):
+    """A data set whose images share something that takes time to make, such as textures."""
+
+    def make_shared(self) -> None:
+        """Make it now, before processes that load images copy the data set."""
+
+
 def has_label_maps(domains: DomainDataset) -> TypeGuard[SegmentationDataset]:
     """Whether every pixel has a class, instead of every image."""
     return hasattr(domains, "label_map")

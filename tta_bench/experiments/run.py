@@ -121,7 +121,7 @@ class Run:
         asked = {"always": True, "never": False, "auto": has_unlabelled(self.domains)}[self.config.label_free]
         # A row of predictions has the source model's, too.
         self._measures_label_free = (asked or bool(self.config.save_predictions)) and not self.backbone.segments
-        self.folder = self.folder_of(composed, root)
+        self.title, self.folder = composed.title, self.folder_of(composed, root)
         self.interrupts = Interrupts()
 
     @staticmethod
@@ -203,11 +203,10 @@ class Run:
     def _failed(self, error: Exception) -> dict[str, Any]:
         """The result of a run that failed before its first batch; an earlier result with batches stays on disk."""
         result = {**self.header(), "status": "failed", "error": str(error), "finished": _utc()}
-        if has_numbers(self.folder):
-            return {**result, "folder": str(self.folder)}
-        with writing(self.folder):
-            OmegaConf.save(self.config, self.folder / "config.yaml")
-        write_result(self.folder, result)
+        if not has_numbers(self.folder):
+            with writing(self.folder):
+                OmegaConf.save(self.config, self.folder / "config.yaml")
+            result = write_result(self.folder, result)
         return {**result, "folder": str(self.folder)}
 
     def _run(

@@ -16,6 +16,7 @@ from tta_bench.config.compose import Composed
 from tta_bench.config.words import ConfigError
 from tta_bench.experiments.doctor import Check
 from tta_bench.experiments.run import Run
+from tta_bench.ranks import is_single_device
 from tta_bench.results.checks import check_run
 from tta_bench.results.rows import BatchRow
 from tta_bench.results.run_folder import read_results, whole_rows
@@ -96,7 +97,7 @@ def verify(result: Mapping[str, Any], *, rerun: bool = False, batches: int | Non
 
     Args:
         result: Content of ``result.json`` with the key ``folder``, as returned by ``read_results``.
-        rerun: Whether to repeat the run.
+        rerun: Whether to repeat the run, if it was on a single device: several would verify it once each.
         batches: Number of batches to repeat, from the first; None repeats all.
 
     Returns:
@@ -125,7 +126,10 @@ def verify(result: Mapping[str, Any], *, rerun: bool = False, batches: int | Non
                                 "ok" if same else "problem"))  # fmt: skip
         if header["versions"] != result["versions"]:
             checks.append(Check("versions", _other(result["versions"], header["versions"]), "note"))
-        if rerun:
+        if rerun and not is_single_device(run.config.trainer.devices):
+            command = f"tta-bench run --from {result['folder']} output=OTHER"
+            checks.append(Check("rerun", f"a run on several devices is not repeated here: use {command}", "note"))
+        elif rerun:
             again = run.execute(Console(quiet=True))
             before = whole_rows(Path(result["folder"]) / "batches.csv")[:batches]
             told = str(again.get("error") or "") or compare_rows(before, whole_rows(run.folder / "batches.csv"))

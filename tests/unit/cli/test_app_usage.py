@@ -56,6 +56,10 @@ def test_the_commands_for_data_are_among_those():
         ("data pack", "error: missing option '--output'. For example: tta-bench data pack dataset="),
         ("verify x --batch 1", "error: no such option: --batch (Possible options: --batches). For example: tta-bench"),
         ("verify x --batches 0", "error: invalid value for '--batches': "),
+        (
+            "source train nope --output x",
+            "error: invalid value for 'model': 'nope' is not one of 'scenes_vit', 'shapes_vit'. For example: tta-bench",
+        ),
         ("data get", "error: no such command 'get'. See tta-bench data --help\n"),
         ("bnch", "error: no such command 'bnch'. Did you mean 'bench'? See tta-bench --help\n"),
         ("data corrupt --input", "error: option '--input' requires an argument. See tta-bench --help\n"),

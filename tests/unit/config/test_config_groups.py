@@ -18,6 +18,7 @@ from tta_bench.config.compose import compose_run, options, plain
 from tta_bench.config.words import ConfigError
 from tta_bench.experiments.bench import make_plan, tables_apart
 from tta_bench.experiments.run import Run
+from tta_bench.results.checks import check_run
 
 SMALL = ["dataset.num_images=8", "dataset.domains=[fog]", "setting.batch_size=4", "trainer=cpu", "method=source"]
 OWN = """
@@ -236,6 +237,7 @@ class TestWhileTheTrainerIsBuilt:
         assert result["error"].startswith(told)
         assert "\n" not in result["error"]
         assert json.loads((folder / "result.json").read_text())["error"] == result["error"]
+        assert [sentence for found in check_run(result).values() for sentence in found] == []
 
 
 def test_the_precision_of_matrix_products_is_recorded_and_set_anew_by_every_run(tmp_path):

@@ -15,6 +15,7 @@ from tta_bench.config.compose import compose_run, plain
 from tta_bench.config.registry import DATASETS
 from tta_bench.data import StreamDataModule, schedule_for
 from tta_bench.datasets.classification.shapes_c import shapes_c
+from tta_bench.datasets.corruptions import generate_frost_textures
 from tta_bench.testing.toy import ToyDomains
 from tta_bench.types import SourceNeed, StreamBatch
 
@@ -74,6 +75,18 @@ def test_loader_processes_do_not_change_the_stream(domains):
         assert a.step == b.step
         for x, y in zip(a[:3], b[:3], strict=True):
             assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize(("shown", "workers", "made"), [("frost/3", 2, True), ("frost", 0, False), ("fog", 2, False)])
+def test_frost_textures_are_made_once_before_the_loader_processes_start(shown, workers, made):
+    generate_frost_textures.cache_clear()
+    frosty = shapes_c(num_images=4, domains=["clean", shown])
+    module = StreamDataModule(frosty, schedule_for(frosty, "csc", batch_size=4), num_workers=workers)
+    frosty.describe()
+    assert generate_frost_textures.cache_info().currsize == 0
+    loader = iter(module.test_dataloader())
+    assert generate_frost_textures.cache_info().currsize == made
+    assert len(list(loader)) == 2
 
 
 @pytest.mark.parametrize(

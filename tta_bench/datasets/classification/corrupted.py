@@ -63,14 +63,19 @@ class CorruptedDomains:
         self.severity, self.family, self.seed = severity, family, seed
         self.num_images = num_images or len(clean)
         self.frost_folder = frost_folder
-        has_frost = any(domain.partition("/")[0] == "frost" for domain in self.domains)
-        # Generated textures are made when the first frost needs them, which takes a second.
-        self._frost = load_frost_textures(frost_folder) if has_frost and frost_folder is not None else None
+        self._has_frost = any(domain.partition("/")[0] == "frost" for domain in self.domains)
+        # Generated textures take a second: they wait for the first image, or for ``make_shared``.
+        self._frost = load_frost_textures(frost_folder) if self._has_frost and frost_folder is not None else None
 
     @property
     def class_names(self) -> tuple[str, ...]:
         """Names of the classes 0, 1, ...; empty where the files do not say them."""
         return getattr(self.clean, "class_names", ())
+
+    def make_shared(self) -> None:
+        """Generate the textures of frost, if a domain shows it."""
+        if self._has_frost and self._frost is None:
+            self._frost = load_frost_textures()
 
     def labels(self, domain: str) -> np.ndarray:
         """Labels (N,) int64; the same for every domain."""
