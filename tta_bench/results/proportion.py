@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from math import sqrt
+from statistics import NormalDist
 
-Z = 1.959963984540054  # 95 % of a standard normal variable is in [-Z, Z]
+Z = NormalDist().inv_cdf(0.975)  # 95 % of a standard normal variable is in [-Z, Z]
 
 
 def wilson(count: float, total: int) -> tuple[float, float]:

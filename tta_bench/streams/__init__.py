@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy.typing as npt
 
+from tta_bench.streams.as_given import Arrivals, as_given
 from tta_bench.streams.assemble import checked_labels, checked_sizes, rng_for, whole_number
-from tta_bench.streams.kinds import Arrivals, as_given, blurred, cdc, cdc_2d, csc, gradual, mixed, ptta
+from tta_bench.streams.kinds import blurred, cdc, cdc_2d, csc, gradual, mixed, ptta
 from tta_bench.streams.orders import COTTA_10_ORDERS, NAMED_ORDERS, STANDARD_ORDER, ordered
 from tta_bench.streams.schedule import IntArray, Schedule, Segment, Step, repeated
 from tta_bench.streams.timeline import plot_timeline, timeline_text
@@ -78,7 +79,7 @@ def make_stream(
         kind: A name in ``KINDS`` or ``PRESETS``.
         sizes: Samples per domain, in order of arrival. Inferred from ``labels`` if these are given.
         labels: Class of every sample of each domain, (N,) integers, -1 of one without; required by ``"ptta"``.
-        arrivals: The data set's own order as in :class:`~.kinds.Arrivals`, which only ``"as_given"`` keeps.
+        arrivals: The data set's own order as in :class:`~.as_given.Arrivals`, which only ``"as_given"`` keeps.
         batch_size: Samples per batch (B); None uses the setting's default, 64 unless ``PRESETS`` says otherwise.
         seed: Seed of all random draws.
         order: ``"standard"``, ``"cotta_0"`` to ``"cotta_9"``, or a list of all domains in the desired order.

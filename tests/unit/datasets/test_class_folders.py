@@ -12,7 +12,7 @@ from PIL import Image
 
 from tta_bench.datasets.classification.corrupted import corrupted
 from tta_bench.datasets.classification.image_folder import image_folder
-from tta_bench.datasets.files.class_folders import Crop, find_images, is_whole, open_folder, read_image, without_damaged
+from tta_bench.datasets.files.class_folders import Crop, find_images, is_whole, open_folder, read_image, split_damaged
 from tta_bench.datasets.files.class_names import imagenet_classes, label_map
 
 
@@ -226,18 +226,19 @@ class TestDamage:
             read_image(folder / "a" / name, Crop())
 
     def test_damaged_images_are_left_out_and_named(self, folder):
-        images, names = without_damaged(open_folder(folder, None, Crop()))
+        images = open_folder(folder, None, Crop())
+        intact, names = split_damaged(images)
         assert names == ["a/cut.jpg", "a/cut.png", "a/cut.webp", "a/empty.jpg", "a/page.jpg"]
-        assert [images.name(i) for i in range(len(images))] == [
+        assert [images.name(i) for i in intact] == [
             "a/padded.jpg", "a/whole.jpg", "a/whole.png", "a/whole.webp",
         ]  # fmt: skip
-        assert len(images.labels) == 4
+        assert len(images.rows(intact).labels) == 4
 
     def test_a_folder_of_damaged_images_is_refused(self, tmp_path):
         (tmp_path / "a").mkdir()
         (tmp_path / "a" / "x.jpg").write_bytes(b"")
         with pytest.raises(ValueError, match="none of the 1 images"):
-            without_damaged(open_folder(tmp_path, None, Crop()))
+            split_damaged(open_folder(tmp_path, None, Crop()))
 
 
 def test_names_that_are_no_text_are_kept(tmp_path):

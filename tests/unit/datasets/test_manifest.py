@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -93,9 +92,8 @@ class TestTables:
         data = opened(file)
         assert [data.group(d, i) for d, i in (("a", 0), ("a", 1), ("b", 0))] == ["x", "y", None]
 
-    @pytest.mark.skipif(sys.version_info >= (3, 14), reason="pyarrow may not be built yet")
     def test_parquet(self, photos):
-        arrow = pytest.importorskip("pyarrow")
+        arrow = pytest.importorskip("pyarrow", reason="Parquet needs the extra tta_bench[parquet]")
         parquet = pytest.importorskip("pyarrow.parquet")
         columns = {
             "path": ["img/5.png", "img/0.png"], "label": [None, 2],

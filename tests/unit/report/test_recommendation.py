@@ -6,6 +6,7 @@ from tests.helpers.report_runs import result
 from tta_bench.report.recommendation import recommendations
 
 COUNTS = {"gaussian_noise": 500, "fog": 500}
+NO_LABELS = dict.fromkeys(COUNTS, 0)
 
 
 def run(method, errors=(40.0, 20.0), seed=0, counts=COUNTS, labelled=None, **estimates):
@@ -54,13 +55,11 @@ def test_a_loss_that_rounds_to_nothing_has_no_sign_of_a_loss():
 
 
 class TestWithoutLabels:
-    NONE = {"gaussian_noise": 0, "fog": 0}  # noqa: RUF012
-
     def source(self):
-        return run("source", labelled=self.NONE, atc_accuracy=60.0, nuclear_norm=50.0)
+        return run("source", labelled=NO_LABELS, atc_accuracy=60.0, nuclear_norm=50.0)
 
     def tent(self, **estimates):
-        return run("tent", labelled=self.NONE, **{"atc_accuracy": 70.0, "nuclear_norm": 55.0, **estimates})
+        return run("tent", labelled=NO_LABELS, **{"atc_accuracy": 70.0, "nuclear_norm": 55.0, **estimates})
 
     def test_both_estimates_have_to_rise(self):
         sentence = told(self.source(), self.tent())
@@ -76,7 +75,7 @@ class TestWithoutLabels:
         assert told(self.source(), self.tent(source_agreement=40.0)).startswith("Recommendation: keep source")
 
     def test_nothing_was_measured(self):
-        sentence = told(run("source", labelled=self.NONE), run("tent", labelled=self.NONE))
+        sentence = told(run("source", labelled=NO_LABELS), run("tent", labelled=NO_LABELS))
         assert sentence.startswith("Recommendation: none; no image has a label")
 
 

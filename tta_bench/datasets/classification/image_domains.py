@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tta_bench.datasets.base import CleanImages, digest
-from tta_bench.datasets.files.class_folders import ImageFiles, left_out_facts, without_damaged
+from tta_bench.datasets.files.class_folders import ImageFiles, left_out_facts, split_damaged
 
 OnBadImage = Literal["fail", "skip"]
 
@@ -99,6 +99,16 @@ def check_num_images(num_images: int | None, available: int, domain: str) -> Non
         )
 
 
+def evenly(number: int, available: int) -> np.ndarray:
+    """Indices (number,) of evenly spaced elements out of ``available``, beginning with the first.
+
+    Example:
+        >>> evenly(3, 7).tolist()
+        [0, 2, 4]
+    """
+    return np.arange(number) * available // number
+
+
 def from_files(
     name: str,
     files: Mapping[str, ImageFiles],
@@ -126,9 +136,10 @@ def from_files(
     for domain, chosen in files.items():
         check_num_images(num_images, len(chosen), domain)
         if num_images is not None:
-            chosen = chosen.rows(np.arange(num_images) * len(chosen) // num_images)
+            chosen = chosen.rows(evenly(num_images, len(chosen)))
         if on_bad_image == "skip":
-            chosen, names = without_damaged(chosen)
+            intact, names = split_damaged(chosen)
+            chosen = chosen.rows(intact)
             skipped += [f"{domain}/{name}" for name in names]
         images[domain] = chosen
     if on_bad_image == "skip":

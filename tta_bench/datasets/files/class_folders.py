@@ -341,8 +341,8 @@ def open_folder(folder: Path, classes: str | None, crop: Crop) -> ImageFiles:
     return files_of(folder, found, given or label_map(None, found.images), crop)
 
 
-def without_damaged(images: ImageFiles) -> tuple[ImageFiles, list[str]]:
-    """Split off damaged files: the intact images, and the relative paths of the damaged ones.
+def split_damaged(images: ImageFiles) -> tuple[np.ndarray, list[str]]:
+    """Find damaged files: the indices (N,) of the intact images, and the relative paths of the damaged ones.
 
     Raises:
         ValueError: If all are damaged.
@@ -350,4 +350,4 @@ def without_damaged(images: ImageFiles) -> tuple[ImageFiles, list[str]]:
     whole = np.array([is_whole(images.path(i)) for i in range(len(images))])
     if not whole.any():
         raise ValueError(f"none of the {len(images)} images in {images.folder} can be read")
-    return images.rows(np.flatnonzero(whole)), [images.name(int(i)) for i in np.flatnonzero(~whole)]
+    return np.flatnonzero(whole), [images.name(int(i)) for i in np.flatnonzero(~whole)]

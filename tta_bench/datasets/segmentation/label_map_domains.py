@@ -12,7 +12,7 @@ from PIL import Image
 
 from tta_bench.datasets.base import DomainDataset, SegmentedImages, has_label_maps, has_unlabelled, label_digest
 from tta_bench.datasets.classification.corrupted import CorruptedDomains
-from tta_bench.datasets.classification.image_domains import ImageDomains, check_num_images
+from tta_bench.datasets.classification.image_domains import ImageDomains, check_num_images, evenly
 from tta_bench.datasets.files.decode import read_rgb
 from tta_bench.datasets.files.label_maps import LabelReader
 
@@ -215,7 +215,7 @@ def segmentation_domains(
     if num_images is not None:
         for domain, images in files.items():
             check_num_images(num_images, len(images), domain)
-            chosen[domain] = images.rows([i * len(images) // num_images for i in range(num_images)])
+            chosen[domain] = images.rows(evenly(num_images, len(images)).tolist())
     if corruptions is None:
         return SegmentationDomains(name, chosen, source, classes, facts)
     first = next(iter(chosen.values()))
