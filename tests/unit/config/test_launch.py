@@ -31,19 +31,22 @@ def test_a_folder_of_the_user_holds_launchers_too(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("word", "told"),
+    ("words", "said"),
     [
-        ("shard=0/4", "from 1/16 to 16/16"),
-        ("shard=5/4", "from 1/16 to 16/16"),
-        ("shard=3", "write the part and the number of parts"),
-        ("launcher=slurm", "there is no launcher 'slurm'"),
-        ("launcher.workers=0", "launcher.workers must be greater than or equal to 1"),
-        ("launcher.worker=2", "did you mean 'launcher.workers'"),
+        (["shard=0/4"], "from 1/16 to 16/16"),
+        (["shard=5/4"], "from 1/16 to 16/16"),
+        (["shard=3"], "write the part and the number of parts"),
+        (["launcher=slurm"], "there is no launcher 'slurm'"),
+        (["launcher.workers=0"], "launcher.workers must be greater than or equal to 1"),
+        (["launcher=ray", "launcher.cpus=0"], "launcher.cpus must be greater than 0"),
+        (["launcher=ray", "launcher.gpus=-1"], "launcher.gpus must be greater than or equal to 0"),
+        (["launcher=ray", "launcher.max_concurrent=0"], "launcher.max_concurrent must be greater than or equal to 1"),
+        (["launcher.worker=2"], "did you mean 'launcher.workers'"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(word, told):
-    with pytest.raises(ConfigError, match=told):
-        compose_launch([word])
+def test_what_cannot_be_is_one_sentence(words, said):
+    with pytest.raises(ConfigError, match=said):
+        compose_launch(words)
 
 
 @pytest.mark.parametrize("word", ["shard=1/2", "launcher=local", "launcher.workers=2"])

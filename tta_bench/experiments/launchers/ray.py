@@ -173,7 +173,8 @@ class RayEngine:
             try:
                 ray.init(address=launcher.address, log_to_driver=False, logging_level="error")
             except Exception as error:  # Ray raises plain exceptions, too
-                raise ConfigError(f"Ray cannot be started or reached: {str(error).strip().splitlines()[0]}") from error
+                wanted = f"reached at launcher.address={launcher.address}" if launcher.address else "started or reached"
+                raise ConfigError(f"Ray cannot be {wanted}: {str(error).strip().splitlines()[0]}") from error
         has_gpus = ray.cluster_resources().get("GPU", 0) > 0
         self.needs = {"CPU": launcher.cpus, "GPU": launcher.gpus if launcher.gpus is not None else float(has_gpus)}
         self.marks = _mark({str(job.config.output) for job in jobs})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import signal
 
 import pytest
 from rich.console import Console
@@ -22,9 +23,9 @@ DIES = Died("its process was killed by SIGKILL")
 class Scripted:
     """Slots that answer to the n-th attempt at a method with the n-th entry of its script; otherwise it is done."""
 
-    def __init__(self, script=(), slots=2, ready=True):
+    def __init__(self, script=(), slots=2, ready=True, signals=()):
         self.script = {method: list(answers) for method, answers in dict(script).items()}
-        self.slots, self.ready, self.events, self.order = slots, ready, [], []
+        self.slots, self.ready, self.signals, self.events, self.order = slots, ready, list(signals), [], []
 
     def capacity(self):
         return self.slots
@@ -37,6 +38,8 @@ class Scripted:
         return slot
 
     def wait(self, seconds):
+        if self.signals and not self.events:  # all workers are at work
+            signal.raise_signal(self.signals.pop(0))
         heard, self.events = self.events, []
         return heard
 
@@ -58,9 +61,11 @@ class ScriptedSlot:
         answers = self.engine.script.get(method) or [[Outcome({"method": method, "status": "done"})]]
         self.engine.events += [(self, answer) for answer in answers.pop(0)]
 
-    def stop(self): ...
+    def stop(self):
+        self.engine.events.append((self, Outcome()))
 
-    def kill(self): ...
+    def kill(self):
+        self.engine.events.append((self, DIES))
 
 
 def dispatched(tmp_path, engine, *methods):
@@ -109,6 +114,28 @@ def test_a_short_run_also_says_where_it_resumed(tmp_path):
     outcome = Outcome({"method": "tent", "status": "done"}, resumed=3)
     _, said = dispatched(tmp_path, Scripted({"tent": [[outcome]]}), "tent")
     assert "tent seed 0: resumed at batch 3" in said
+
+
+@pytest.mark.parametrize(
+    ("begun", "end"), [([Progress(2, 10)], "stop"), ([], "kill")], ids=["with a state", "before the first batch"]
+)
+def test_a_signal_ends_every_job_and_the_command_says_how_many_are_left(tmp_path, monkeypatch, begun, end):
+    ended, original = [], getattr(ScriptedSlot, end)
+    monkeypatch.setattr(ScriptedSlot, end, lambda slot: (ended.append(slot), original(slot)))
+    engine = Scripted({"tent": [begun], "dpcore": [begun]}, signals=[signal.SIGINT])
+    with pytest.raises(SystemExit) as stopped:
+        dispatched(tmp_path, engine, "source", "tent", "dpcore")
+    assert stopped.value.code == 128 + signal.SIGINT
+    assert len(set(ended)) == 2
+    assert engine.order == ["dpcore", "tent"]
+
+
+def test_a_second_signal_kills_jobs_that_do_not_stop(tmp_path, monkeypatch):
+    monkeypatch.setattr(ScriptedSlot, "stop", lambda slot: None)
+    engine = Scripted({"tent": [[Progress(2, 10)]]}, signals=[signal.SIGTERM, signal.SIGINT])
+    with pytest.raises(SystemExit) as stopped:
+        dispatched(tmp_path, engine, "tent")
+    assert stopped.value.code == 128 + signal.SIGTERM
 
 
 def test_workers_that_never_start_are_one_sentence(tmp_path):

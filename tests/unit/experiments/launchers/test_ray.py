@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import secrets
-import signal
 import subprocess
+import sys
 import threading
 import time
 
 import pytest
 
-from tests.helpers.launched import OWN, contents, forget_misbehaving, launched, misbehaving
+from tests.helpers.launched import OWN, SMALL, contents, forget_misbehaving, launched, misbehaving
 from tta_bench.config.words import ConfigError
 
 # Ray reads these when it is imported.
@@ -89,6 +89,12 @@ def test_other_code_on_a_node_is_refused(cluster, tmp_path, monkeypatch):
     assert not list((tmp_path / "two").rglob("result.json"))
 
 
+def test_a_run_that_fits_on_no_node_is_refused(cluster, tmp_path, monkeypatch):
+    cluster.add_node(num_cpus=1), cluster.add_node(num_cpus=1)
+    with pytest.raises(ConfigError, match=r"no node of this cluster has the resources of a run .*1 CPU and 0 GPU"):
+        launched(tmp_path / "two", monkeypatch, "methods=[source]", "launcher=ray", "launcher.cpus=2")
+
+
 def test_a_node_that_dies_costs_its_run_the_batches_since_the_last_state(cluster, tmp_path, monkeypatch):
     nodes, folder = [cluster.add_node(num_cpus=1), cluster.add_node(num_cpus=1)], tmp_path / "two"
 
@@ -114,14 +120,13 @@ def test_a_node_that_dies_costs_its_run_the_batches_since_the_last_state(cluster
 def test_a_driver_that_is_killed_continues_with_the_same_command(cluster, tmp_path, monkeypatch):
     cluster.add_node(num_cpus=1)
     words, folder = ["methods=[dpcore]", *OWN[:2], "dataset.num_images=60"], tmp_path / "two"
-    child = os.fork()
-    if child == 0:
-        launched(folder, monkeypatch, *words, "launcher=ray")
-        os._exit(0)
-    while not list(folder.rglob("state.pt")):
-        time.sleep(0.05)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    folder.mkdir()
+    command = [sys.executable, "-m", "tta_bench", "bench", *SMALL, *words, "launcher=ray"]
+    with subprocess.Popen(command, cwd=folder) as driver:
+        while not list(folder.rglob("state.pt")):
+            assert driver.poll() is None
+            time.sleep(0.05)
+        driver.kill()
     results, said = launched(folder, monkeypatch, *words, "launcher=ray")
     assert [result["status"] for result in results] == ["done"]
     assert "resumed at batch" in said
