@@ -22,6 +22,10 @@ class OutputKind(StrEnum):
     LOGITS = "logits"
     PROBABILITIES = "probabilities"
 
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """Probabilities (B, K, ...) from scores of this kind; classes are dimension 1."""
+        return scores.softmax(dim=1) if self is OutputKind.LOGITS else scores
+
 
 class SourceNeed(StrEnum):
     """Data of the source domain that a method uses before the stream starts."""

@@ -36,7 +36,7 @@ def count_images(scores: Tensor, kind: OutputKind, batch: StreamBatch, domains: 
         batch: The batch, for its labels and domains.
         domains: Names of the domains by id.
     """
-    confidence, predicted = _probabilities(scores.double(), kind).max(dim=1)
+    confidence, predicted = kind.probabilities(scores.double()).max(dim=1)
     labelled = (batch.labels >= 0).double()
     wrong = (predicted != batch.labels).double() * labelled
     confident = _confident(confidence, 1 - wrong, labelled)
@@ -62,7 +62,7 @@ def count_pixels(scores: Tensor, kind: OutputKind, batch: StreamBatch, domains: 
     """
     labels, (b, k) = batch.labels.long(), scores.shape[:2]
     scores = resized(at_least_float32(scores), (labels.shape[1], labels.shape[2]))
-    confidence, predicted = _probabilities(scores, kind).max(dim=1)
+    confidence, predicted = kind.probabilities(scores).max(dim=1)
     counted = (labels != IGNORE).double()
     matrices = confusion_per_image(predicted, labels, k)
     pixels = matrices.sum((1, 2)).double()
@@ -84,10 +84,6 @@ def count_pixels(scores: Tensor, kind: OutputKind, batch: StreamBatch, domains: 
     top = max(called) / max(numbers[0], 1)
     known = {name: count for name, (count, _) in by_domain.items()}
     return Counts(by_domain, known, top, _calibration(numbers[1 : 1 + 3 * BINS]), confusion)
-
-
-def _probabilities(scores: Tensor, kind: OutputKind) -> Tensor:
-    return scores.softmax(dim=1) if kind is OutputKind.LOGITS else scores
 
 
 def _confident(confidence: Tensor, right: Tensor, counted: Tensor) -> Tensor:

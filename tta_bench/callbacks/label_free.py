@@ -1,4 +1,4 @@
-"""What can be said of a batch's predictions without labels, beside those of the source model on the same images."""
+"""Measures predictions without labels, and compares them with those of the source model on the same images."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from tta_bench.data.datamodule import SourceBatches
 from tta_bench.datasets.base import DomainDataset, Subset
 from tta_bench.functional.label_free import agreement, atc_accuracy, atc_threshold, nuclear_norm
 from tta_bench.functional.statistics import SourceStatistics, batch_statistics
+from tta_bench.methods.base import TTAMethod
+from tta_bench.methods.source import Source
 from tta_bench.models.backbones.base import Backbone
-from tta_bench.types import OutputKind, StreamBatch
+from tta_bench.types import StreamBatch
 
 SOURCE_IMAGES = 500  # images of the source domain, at most, for the threshold and the statistics
 SOURCE_BATCH = 64
 
 
 class LabelFree:
-    """Predicts every batch with the source model too, and compares.
+    """Predicts every batch with the source model too, and compares; the method ``Source`` is not run twice.
 
     Its forward passes are not counted and not timed: they belong to the measurement, not to the method.
 
@@ -77,29 +79,34 @@ class LabelFree:
             features = self._source.features(self._source.prepare(images.to(device)))
             return self._source.features_of(features), self._source.classify(features)
 
-    def figures(self, scores: Tensor, kind: OutputKind, batch: StreamBatch) -> dict[str, float]:
+    def figures(self, scores: Tensor, method: TTAMethod, batch: StreamBatch) -> dict[str, float]:
         """Figures of a batch of scores (B, K), shares in [0, 1]; nan where one cannot be measured.
 
         ``flips`` counts the images with another class than their predecessor in the stream, and ``last_class`` is what
         the next batch needs for that.
         """
-        features, self.source_scores = self._forward(batch.images)
-        probabilities = scores.double().softmax(dim=1) if kind is OutputKind.LOGITS else scores.double()
+        if type(method) is Source:  # its pass was the source model's
+            features, self.source_scores = method.features, scores
+        else:
+            features, self.source_scores = self._forward(batch.images)
+        probabilities = method.output_kind.probabilities(scores.double())
         confidence, predicted = probabilities.max(dim=1)
-        classes = predicted.tolist()
-        before = [self._last_class, *classes[:-1]] if self._last_class is not None else classes[:1] + classes[:-1]
-        self._last_class = classes[-1]
-        distance, atc = float("nan"), float("nan")
+        distance = atc = confidence.new_full((), torch.nan)
         if self._statistics is not None and len(features) > 1:
-            distance = float(self._statistics.distance(batch_statistics(features)))
+            distance = self._statistics.distance(batch_statistics(features)).double()
         if self._threshold is not None:
-            atc = float(atc_accuracy(confidence, self._threshold))
-        return {
-            "confidence": float(confidence.mean()),
-            "source_agreement": float(agreement(predicted, self.source_scores.argmax(dim=1))),
+            atc = atc_accuracy(confidence, self._threshold)
+        measured = {
+            "confidence": confidence.mean(),
+            "source_agreement": agreement(predicted, self.source_scores.argmax(dim=1)),
             "atc_accuracy": atc,
-            "nuclear_norm": float(nuclear_norm(probabilities)),
+            "nuclear_norm": nuclear_norm(probabilities),
             "source_distance": distance,
-            "flips": float(sum(a != b for a, b in zip(before, classes, strict=True))),
-            "last_class": float(classes[-1]),
+            "flips": (predicted[1:] != predicted[:-1]).sum().double(),
+            "last_class": predicted[-1].double(),
         }
+        *numbers, first = torch.stack([*measured.values(), predicted[0].double()]).tolist()  # one synchronisation
+        figures = dict(zip(measured, numbers, strict=True))
+        figures["flips"] += self._last_class is not None and self._last_class != first
+        self._last_class = int(figures["last_class"])
+        return figures

@@ -13,7 +13,7 @@ import lightning.pytorch as L
 from tta_bench.callbacks.label_free import LabelFree
 from tta_bench.files import writing
 from tta_bench.methods.base import TTAMethod
-from tta_bench.types import OutputKind, StepOutput, StreamBatch
+from tta_bench.types import StepOutput, StreamBatch
 
 TOP = 5
 COLUMNS = ("path", "step", "domain", "group", "label", "predicted", "confidence", "source_predicted")
@@ -57,8 +57,7 @@ class SavePredictions(L.Callback):
             self._write(list(self._rows(trainer.datamodule, pl_module, outputs, batch)), "a")
 
     def _rows(self, data: Any, method: TTAMethod, outputs: StepOutput, batch: StreamBatch) -> Iterator[dict[str, Any]]:
-        scores = outputs.scores.double()
-        probabilities = scores.softmax(dim=1) if method.output_kind is OutputKind.LOGITS else scores
+        probabilities = method.output_kind.probabilities(outputs.scores.double())
         values, classes = probabilities.topk((len(self._columns) - len(COLUMNS)) // 2, dim=1)
         assert self.label_free.source_scores is not None
         source = self.label_free.source_scores.argmax(dim=1).tolist()

@@ -38,10 +38,22 @@ def test_a_folder_as_the_hub_has_it(network, tmp_path):
 
 
 def test_a_folder_that_is_no_model_is_one_sentence(tmp_path):
-    with pytest.raises(ValueError, match="local-dir:"):
+    with pytest.raises(FileNotFoundError, match=r"^model\.name=local-dir:.* and .*config\.json is missing$"):
+        load_model(f"local-dir:{tmp_path}")
+    (tmp_path / "config.json").write_text('{"architecture": "no_such_network", "num_classes": 4}')
+    with pytest.raises(ValueError, match=r"^timm cannot load local-dir:[^:']*: \w"):
         load_model(f"local-dir:{tmp_path}")
     with pytest.raises(ValueError, match="comes with its weights"):
         load_model("hf-hub:owner/model", checkpoint="w.safetensors")
+
+
+def test_a_model_that_cannot_be_downloaded_is_one_sentence(monkeypatch):
+    def offline(*args, **kwargs):
+        raise OSError("[Errno -2] Name or service not known")
+
+    monkeypatch.setattr(timm, "create_model", offline)
+    with pytest.raises(ValueError, match=r"^the weights of hf-hub:owner/model are not on this machine"):
+        load_model("hf-hub:owner/model")
 
 
 def test_a_function_makes_the_network_and_a_file_its_weights(network, tmp_path, monkeypatch):

@@ -168,10 +168,18 @@ def input_size(network: torch.nn.Module, card: Mapping[str, Any]) -> int | None:
 
 def _from_hub(name: str) -> tuple[dict[str, Any], torch.nn.Module]:
     """A network with a configuration and weights of its own; timm reads both."""
+    scheme, _, place = name.partition(":")
+    if scheme == "local-dir" and not (Path(place) / "config.json").is_file():
+        raise FileNotFoundError(
+            f"model.name={name} must be a folder as timm saves one, and {place}/config.json is missing"
+        )
     try:
         network: Any = _create({"architecture": name, "kwargs": {}}, True)
     except (KeyError, RuntimeError, ValueError, AssertionError) as error:  # a configuration that is not of timm
-        raise ValueError(f"timm cannot load {name}: {str(error).splitlines()[0] if str(error) else error!r}") from error
+        if isinstance(error.__cause__, OSError):  # nothing was downloaded, and the message says so
+            raise
+        why = str(error).splitlines()[0] if str(error) else repr(error)
+        raise ValueError(f"timm cannot load {name}: {why}") from error
     told = network.pretrained_cfg
     card = {"architecture": name, "kwargs": {}, "mean": tuple(told["mean"]), "std": tuple(told["std"])}
     return {**card, "image_size": told["input_size"][-1]}, network.eval()
