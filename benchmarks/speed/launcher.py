@@ -50,13 +50,13 @@ class Sleeper:
 
 
 class Sleepers:
-    """An engine in which nothing is computed."""
+    """An engine whose jobs only take time."""
 
     def __init__(self, slots: int, seconds: float) -> None:
         self.slots, self.seconds, self.events = slots, seconds, list[tuple[float, Slot, Content]]()
 
     def after(self, seconds: float, slot: Slot, content: Content) -> None:
-        """Let something be heard later."""
+        """Deliver a message later."""
         self.events.append((time.monotonic() + seconds, slot, content))
 
     def capacity(self) -> int:
@@ -70,7 +70,7 @@ class Sleepers:
         return slot
 
     def wait(self, seconds: float) -> list[tuple[Slot, Content]]:
-        """What is due."""
+        """Messages that are due."""
         until = time.monotonic() + seconds
         time.sleep(max(0, min([until, *(at for at, *_ in self.events)]) - time.monotonic()))
         now = time.monotonic()
@@ -113,5 +113,7 @@ if __name__ == "__main__":
             simulate(200, 2, 0.01)
         case ["slots"]:
             simulate(10_000, 64, 2.0)
-        case _:
+        case ["workers"]:
             workers()
+        case _:
+            sys.exit(__doc__)

@@ -72,8 +72,8 @@ def bench(
         results = run_bench(words or [], console)
         if results:
             _print_tables(results)
-            for told in recommendations(results):
-                console.print(told, highlight=False, markup=False, soft_wrap=True)
+            for sentence in recommendations(results):
+                say(console, sentence)
     if any(result["status"] != "done" for result in results):
         raise typer.Exit(1)
 
