@@ -75,7 +75,11 @@ def _fit(method: TTAMethod, data: StreamDataModule, path: Path, trainer: L.Train
 
 @contextmanager
 def _alone(path: Path, console: Console) -> Iterator[None]:
-    """Wait until no other process runs the source phase of this file; what it has learned is used by all."""
+    """Wait until no other process runs the source phase of this file.
+
+    Raises:
+        WriteError: If the lock file cannot be opened.
+    """
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = path.with_suffix(".lock").open("w")

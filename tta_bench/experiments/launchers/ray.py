@@ -26,6 +26,7 @@ from tta_bench.experiments.launchers.engine import Content, Died, Ready, Slot
 from tta_bench.experiments.launchers.shipped import package_sha256, user_files, write_user_files
 from tta_bench.experiments.launchers.worker import Files, Outcome, Survey, Worker
 from tta_bench.experiments.run import PACKAGES
+from tta_bench.files import WriteError, writing
 
 EVERY = 1.0  # seconds between two requests for the progress of a job
 START_MS = 300_000  # how long a new local Ray may take to start; by default 100 s, too short on a busy machine
@@ -163,10 +164,11 @@ class RayEngine:
 
     Raises:
         ConfigError: If the cluster cannot be reached or none of its nodes has the resources of a run.
+        WriteError: If ``output`` cannot be written.
     """
 
     def __init__(self, launcher: RayLauncher, jobs: Sequence[Composed]) -> None:
-        self.launcher, self.slots, self._asked = launcher, list[RaySlot](), 0.0
+        self.launcher, self.slots, self.marks, self._asked = launcher, list[RaySlot](), dict[str, str](), 0.0
         self.own = not ray.is_initialized()
         if self.own:
             os.environ.setdefault("RAY_agent_register_timeout_ms", str(START_MS))
@@ -177,14 +179,20 @@ class RayEngine:
                 raise ConfigError(f"Ray cannot be {wanted}: {str(error).strip().splitlines()[0]}") from error
         has_gpus = ray.cluster_resources().get("GPU", 0) > 0
         self.needs = {"CPU": launcher.cpus, "GPU": launcher.gpus if launcher.gpus is not None else float(has_gpus)}
-        self.marks = _mark({str(job.config.output) for job in jobs})
+        try:
+            self._check_room()
+            self.marks = _mark({str(job.config.output) for job in jobs})
+        except (ConfigError, WriteError):
+            self.close()
+            raise
         shipped = {name: value for name, value in os.environ.items() if name.startswith(SHIPPED)}
         self.setup = ray.put(Setup(facts_here(), user_files(jobs), shipped, str(Path.cwd()), self.marks))
         as_actor = ray.remote(num_cpus=self.needs["CPU"], num_gpus=self.needs["GPU"], concurrency_groups={"control": 2})
         self.actor = as_actor(RayWorker)
+
+    def _check_room(self) -> None:
         if self.capacity() == 0:
             nodes = [" and ".join(f"{node.get(name, 0):g} {name}" for name in self.needs) for node in _nodes()]
-            self.close()
             raise ConfigError(
                 f"no node of this cluster has the resources of a run (they have {', '.join(nodes)}): lower "
                 "launcher.cpus or launcher.gpus"
@@ -252,13 +260,18 @@ def _nodes() -> list[dict[str, float]]:
 
 
 def _mark(outputs: set[str]) -> dict[str, str]:
-    """Write a file into each folder; a worker that reads it sees the same folder."""
+    """Write a file into each folder; a worker that reads it sees the same folder.
+
+    Raises:
+        WriteError: If a file cannot be written.
+    """
     marks = {}
     for output in outputs:
         folder = Path(output).expanduser()
-        folder.mkdir(parents=True, exist_ok=True)
         name, content = f".{uuid.uuid4().hex}", uuid.uuid4().hex
-        (folder / name).write_text(content)
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(content)
         marks[str(Path(output) / name)] = content
     return marks
 

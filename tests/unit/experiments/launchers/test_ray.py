@@ -13,6 +13,7 @@ import pytest
 
 from tests.helpers.launched import OWN, SMALL, contents, forget_misbehaving, launched, misbehaving
 from tta_bench.config.words import ConfigError
+from tta_bench.files import WriteError
 
 # Ray reads these when it is imported.
 os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32),
@@ -93,6 +94,14 @@ def test_a_run_that_fits_on_no_node_is_refused(cluster, tmp_path, monkeypatch):
     cluster.add_node(num_cpus=1), cluster.add_node(num_cpus=1)
     with pytest.raises(ConfigError, match=r"no node of this cluster has the resources of a run .*1 CPU and 0 GPU"):
         launched(tmp_path / "two", monkeypatch, "methods=[source]", "launcher=ray", "launcher.cpus=2")
+
+
+def test_output_that_cannot_be_written_is_one_sentence(cluster, tmp_path, monkeypatch):
+    cluster.add_node(num_cpus=1)
+    (tmp_path / "file").touch()
+    with pytest.raises(WriteError, match=r"cannot write .*file/runs"):
+        launched(tmp_path / "two", monkeypatch, "methods=[source]", "launcher=ray", f"output={tmp_path}/file/runs")
+    assert not ray.is_initialized()
 
 
 def test_a_node_that_dies_costs_its_run_the_batches_since_the_last_state(cluster, tmp_path, monkeypatch):
