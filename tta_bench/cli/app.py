@@ -14,6 +14,7 @@ from rich.text import Text
 
 from tta_bench.cli.data import data_app
 from tta_bench.cli.source import source_app
+from tta_bench.cli.stream import stream_app
 from tta_bench.cli.terminal import Program, Words, complain, console, errors
 from tta_bench.cli.terminal import one_sentence as _one_sentence
 from tta_bench.console import counted, say
@@ -30,7 +31,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Benchmark continual test-time adaptation: methods side by side on the same stream.",
 )
-stream_app = typer.Typer(no_args_is_help=True, help="Inspect a stream before anything runs on it.")
 app.add_typer(stream_app, name="stream")
 app.add_typer(source_app, name="source")
 app.add_typer(data_app, name="data")
@@ -366,24 +366,6 @@ def list_options(
         from tta_bench.cli.listing import listing
 
         console.print(listing(groups[what]))
-
-
-@stream_app.command("show")
-def stream_show(
-    words: Words = None,
-    plot: Annotated[Path | None, typer.Option(help="Plot the timeline to this file (.png, .pdf or .svg)")] = None,
-) -> None:
-    """Print the domains and the fingerprint of a stream, and plot its timeline.
-
-    For example:
-
-    - `tta-bench stream show setting=cdc seed=1`
-    - `tta-bench stream show setting=cdc_2d setting.probabilities=R3 --plot timeline.png`
-    """
-    with _one_sentence():
-        from tta_bench.cli.show import show_stream
-
-        show_stream(words or [], plot, console)
 
 
 def _print_configurations(jobs: Sequence[Composed]) -> None:

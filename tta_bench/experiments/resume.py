@@ -26,7 +26,7 @@ PACKAGE = Path(__file__).parents[1]
 # The code behind the numbers: what is shown, what adapts, what intervenes, and what is counted.
 DECISIVE = (
     "callbacks", "data", "datasets", "functional", "methods", "models", "results", "streams", "types.py",
-    "experiments/run.py", "experiments/source_cache.py", "experiments/source_model.py",
+    "experiments/run.py", "experiments/source_cache.py", "experiments/source_model.py", "experiments/trainer.py",
 )  # fmt: skip
 
 POLL = 2.0  # seconds until a run that another process holds is tried again

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import inspect
 import platform
-import warnings
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from importlib.metadata import packages_distributions, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,8 +14,6 @@ from typing import Any
 import lightning.pytorch as L
 import torch
 from hydra_zen import get_target
-from lightning.fabric.plugins.environments import LightningEnvironment
-from lightning.pytorch.strategies import DDPStrategy
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
@@ -46,6 +43,7 @@ from tta_bench.experiments.notices import data_notices, error_notice, model_noti
 from tta_bench.experiments.opened import Opened
 from tta_bench.experiments.resume import code_sha256, find_finished, find_state, has_numbers, locked
 from tta_bench.experiments.source_cache import fit_or_load_source, source_file
+from tta_bench.experiments.trainer import make_trainer, own_callbacks
 from tta_bench.files import writing
 from tta_bench.loggers.open_loggers import open_loggers
 from tta_bench.loggers.wandb_run import close_wandb, run_id, summarize_wandb
@@ -53,9 +51,7 @@ from tta_bench.methods import METHODS
 from tta_bench.methods.base import TTAMethod
 from tta_bench.models.backbones.base import Backbone
 from tta_bench.models.loading.segformer import load_segformer, require_mmseg
-from tta_bench.models.precision import set_matmul
-from tta_bench.quiet import quiet_lightning
-from tta_bench.ranks import is_single_device, is_worker
+from tta_bench.ranks import is_worker
 from tta_bench.results.identity import config_hash, identity
 from tta_bench.results.run_folder import SCHEMA, whole_rows, write_result
 from tta_bench.results.visits import visit_summary
@@ -121,7 +117,7 @@ class Run:
         asked = {"always": True, "never": False, "auto": has_unlabelled(self.domains)}[self.config.label_free]
         # A row of predictions has the source model's, too.
         self._measures_label_free = (asked or bool(self.config.save_predictions)) and not self.backbone.segments
-        self.title, self.folder = composed.title, self.folder_of(composed, root)
+        self.folder = self.folder_of(composed, root)
         self.interrupts = Interrupts()
 
     @staticmethod
@@ -162,10 +158,9 @@ class Run:
         policies = [oracles[self.config.reset](monitor)] if self.config.reset in oracles else []
 
         def trainer() -> L.Trainer:
-            own = [*self._savers(monitor), *self._own_callbacks()]
-            return self._trainer(
-                [monitor, *policies, *own, progress, RankAgreement(monitor), self.forgetting, checkpoint]
-            )
+            own = [*self._savers(monitor), *own_callbacks(self.config.callbacks)]
+            callbacks = [monitor, *policies, *own, progress, RankAgreement(monitor), self.forgetting, checkpoint]
+            return make_trainer(self.config.trainer, callbacks)
 
         if is_worker(self.config.trainer.devices):
             return self._adapt_along(trainer(), checkpoint)
@@ -192,7 +187,7 @@ class Run:
         if self.method.source_need is SourceNeed.NOTHING:
             raise ConfigError(f"{self.choices['method']} needs no source images: there is nothing to prepare")
         cache = Path(self.config.cache_dir)
-        facts = fit_or_load_source(self.method, self.data, cache, self._trainer([]), console)
+        facts = fit_or_load_source(self.method, self.data, cache, make_trainer(self.config.trainer), console)
         return facts, source_file(self.method, self.data, cache)
 
     def _finished(self, console: Console) -> dict[str, Any] | None:
@@ -283,46 +278,6 @@ class Run:
             found.append(SaveAdapted(self.folder, self._source_model, facts, every))
         return found
 
-    def _own_callbacks(self) -> list[L.Callback]:
-        made = []
-        for name, node in self.config.callbacks.items():
-            try:
-                made.append(build(node))
-            except Exception as error:  # a user's class can raise anything
-                raise ConfigError(f"the callback {name} cannot be created: {_first_line(error)}") from error
-        return made
-
-    def _trainer(self, callbacks: list[L.Callback]) -> L.Trainer:
-        quiet_lightning()
-        settings = plain(self.config.trainer)
-        matmul = settings.pop("matmul")
-        try:
-            if not is_single_device(settings["devices"]):  # notice within a minute that a rank has died
-                settings["strategy"] = DDPStrategy(timeout=timedelta(minutes=1))
-            else:  # otherwise Lightning would take the tasks of a cluster job for ranks of this run
-                environment = LightningEnvironment()
-                environment.set_global_rank(0)
-                settings["plugins"] = [environment]
-            warnings.filterwarnings("ignore", message=".*AMP with fp16 is not supported on CPU")  # refused below
-            trainer = L.Trainer(
-                **settings,
-                inference_mode=False,
-                callbacks=callbacks,
-                logger=False,
-                use_distributed_sampler=False,
-                enable_checkpointing=False,
-                enable_progress_bar=False,
-                enable_model_summary=False,
-            )
-        except Exception as error:  # a missing device, or anything that a plugin raises
-            raise ConfigError(f"the trainer cannot be created: {_first_line(error)}") from error
-        device, precision = trainer.strategy.root_device, trainer.precision_plugin.precision
-        if precision != settings["precision"]:  # Lightning takes bf16-mixed instead of 16-mixed on a CPU
-            wanted = settings["precision"]
-            raise ConfigError(f"trainer.precision={wanted} does not run on {device.type}: use {precision}")
-        set_matmul(matmul, device)
-        return trainer
-
     def header(self) -> dict[str, Any]:
         """The part of ``result.json`` that is known before the run starts."""
         return {
@@ -393,10 +348,6 @@ class Run:
             "device": f"{name} ({torch.get_num_threads()} threads)" if device.type == "cpu" else name,
             "finished": _utc(),
         }
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _told(error: BaseException) -> str:
