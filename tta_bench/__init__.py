@@ -18,10 +18,10 @@ if TYPE_CHECKING:
         list_methods,
         list_models,
         list_settings,
-        load_adapted,
         run,
         tuned_values,
     )
+    from tta_bench.experiments.adapted import load_adapted
     from tta_bench.methods.base import TTAMethod
     from tta_bench.models.loading.load_model import load_model
     from tta_bench.models.loading.segformer import load_segformer
@@ -63,12 +63,13 @@ _HOMES = {
     "PredictionTiming": "types",
     "SourceNeed": "types",
     "RunRecord": "report.runs",
+    "load_adapted": "experiments.adapted",
     "load_model": "models.loading.load_model",
     "load_segformer": "models.loading.segformer",
     "make_stream": "streams",
     **dict.fromkeys(
         ("Runs", "bench", "create_method", "list_datasets", "list_methods", "list_models", "list_settings",
-         "load_adapted", "run", "tuned_values"), "api"
+         "run", "tuned_values"), "api"
     ),
 }  # fmt: skip
 

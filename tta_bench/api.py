@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
@@ -144,25 +143,6 @@ def tuned_values(dataset: str, method: str) -> dict[str, Any]:
     datasets = sorted({path.parent.name for folder in folders for path in folder.glob("*/*.yaml")})
     known, told = (of_dataset, "there are values for") if of_dataset else (datasets, "there are values on")
     raise ConfigError(f"nothing was tuned for {method} on {dataset}; {told}: {', '.join(known)}")
-
-
-def load_adapted(folder: str | Path) -> TTAMethod:
-    """The method of a run with ``save_adapted``, in its saved state; ``method(images)`` continues to adapt.
-
-    Args:
-        folder: The folder of the run, or one of the ``adapted`` folders in it.
-
-    Raises:
-        FileNotFoundError: If there is no saved model.
-        ValueError: If the source model that can be loaded now has other weights than that of the run.
-
-    Example:
-        >>> import tta_bench as tta
-        >>> method = tta.load_adapted("runs/manifest/as_given/tent/seed0-1a2b3c4d")  # doctest: +SKIP
-    """
-    from tta_bench.experiments.adapted import load_adapted as load
-
-    return load(folder)
 
 
 def run(*words: str, quiet: bool = False, **values: Any) -> RunRecord:

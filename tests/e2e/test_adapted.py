@@ -86,6 +86,9 @@ def test_tent_from_the_stream_to_new_images(photos, tmp_path):
     words = (f"run={run}", f"images={photos}/photos.csv", "batch_size=8", f"output={output}")
     done = CliRunner().invoke(app, ["predict", *words])
     assert "20 images in" in done.output, done.output
+    assert [row["path"] for row in read(output)] == [f"{k}.png" for k in range(20)]
+    done = CliRunner().invoke(app, ["predict", *words])
+    assert "new.csv already exists: remove it, or choose another output" in " ".join(done.output.split()), done.output
     fresh = tta.load_adapted(run)
     first = fresh(pixels(photos, 0, 8)).argmax(dim=1).tolist()
     assert [int(row["predicted"]) for row in read(output)][:8] == first
@@ -105,3 +108,12 @@ def test_wrong_words(photos, tmp_path):
     assert "save_adapted must be last or every_N" in done.output
     with pytest.raises(FileNotFoundError, match="run it again with save_adapted=last"):
         tta.load_adapted(tmp_path)
+    for words, message in (
+        (("run=nowhere", f"images={photos}", f"output={tmp_path}/new.csv"), "run=nowhere does not exist"),
+        ((f"run={tmp_path}", "images=nowhere", f"output={tmp_path}/new.csv"), "images=nowhere does not exist"),
+        ((f"run={tmp_path}", f"images={photos}", f"output={photos}"), "already exists"),
+        ((f"run={tmp_path}", f"images={photos}", "batch_size=0"), "batch_size a number of images"),
+        ((f"run={tmp_path}", f"images={photos}", "batch=4"), "predict takes no 'batch'"),
+    ):
+        done = CliRunner().invoke(app, ["predict", *words])
+        assert message in " ".join(done.output.split()), done.output

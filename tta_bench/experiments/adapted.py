@@ -6,26 +6,24 @@ import copy
 import csv
 import json
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 from omegaconf import OmegaConf
 
 from tta_bench.callbacks.save_adapted import STATE
 from tta_bench.config.compose import build
 from tta_bench.config.words import ConfigError
+from tta_bench.data.datamodule import StreamDataModule, schedule_for
 from tta_bench.datasets.classification.manifest import manifest
 from tta_bench.experiments.run import build_method
-from tta_bench.files import writing
+from tta_bench.files import existing, writing
 from tta_bench.methods.base import TTAMethod
 from tta_bench.models.backbones.base import Backbone
 from tta_bench.models.parts.class_subset import keep_classes
-from tta_bench.types import OutputKind
 
 
 def load_adapted(folder: str | Path) -> TTAMethod:
-    """The method of a run in the state that ``save_adapted`` saved, ready for ``method(images)``, which adapts on.
+    """The method of a run with ``save_adapted``, in its saved state; ``method(images)`` continues to adapt.
 
     Args:
         folder: The folder of the run, or one of the ``adapted`` folders in it.
@@ -39,11 +37,8 @@ def load_adapted(folder: str | Path) -> TTAMethod:
         >>> method = tta.load_adapted("runs/manifest/as_given/tent/seed0-1a2b3c4d")  # doctest: +SKIP
         >>> scores = method(images)  # doctest: +SKIP
     """
-    place = Path(folder).expanduser()
-    place = place if (place / STATE).is_file() else place / "adapted"
+    place = _saved(folder)
     run = place.parent
-    if not (place / STATE).is_file():
-        raise FileNotFoundError(f"there is no adapted model in {folder}: run it again with save_adapted=last")
     config, result = OmegaConf.load(run / "config.yaml"), json.loads((run / "result.json").read_text(encoding="utf-8"))
     backbone: Backbone = build(config.model)
     if (kept := result["data"].get("model_classes")) is not None:
@@ -67,27 +62,26 @@ def predict(folder: Path, images: Path, output: Path, *, adapt: bool, batch_size
 
     Raises:
         FileNotFoundError: If there is no such model or no such images.
-        ValueError: If the images cannot be read.
+        ValueError: If the images cannot be read, or the output exists.
     """
+    if output.exists():
+        raise ValueError(f"{output} already exists: remove it, or choose another output=...")
+    existing("images", images)
+    with writing(output):
+        output.parent.mkdir(parents=True, exist_ok=True)
     method = load_adapted(folder)
-    found = Path(folder) if (Path(folder) / "config.yaml").is_file() else Path(folder).parent
-    dataset = OmegaConf.load(found / "config.yaml").dataset
-    cut: dict[str, Any] = {key: dataset.get(key) for key in ("image_size", "resize")}  # as those of the run were
-    if dataset.get("interpolation"):
-        cut["interpolation"] = dataset.interpolation
-    where = {"file" if images.is_file() else "images": str(images)}
-    data = manifest(**where, **cut)  # type: ignore[arg-type]
-    ids, indices, _ = data.arrival_order()
+    dataset = OmegaConf.load(_saved(folder).parent / "config.yaml").dataset
+    cut = {key: dataset[key] for key in ("image_size", "resize", "interpolation") if key in dataset}  # as in the run
+    domains = manifest(file=str(images), **cut) if images.is_file() else manifest(images=str(images), **cut)
+    data = StreamDataModule(domains, schedule_for(domains, "as_given", batch_size=batch_size))
     state = copy.deepcopy(method.adaptation_state())
-    rows = []
-    for start in range(0, len(ids), batch_size):
-        part = [(data.domains[d], int(i)) for d, i in zip(ids, indices, strict=True)][start : start + batch_size]
-        pixels = np.stack([data.load(*place) for place in part])
-        scores = method(torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous()).double()
-        probabilities = scores.softmax(dim=1) if method.output_kind is OutputKind.LOGITS else scores
+    rows: list[tuple[str, int, float]] = []
+    for batch, step in zip(data.test_dataloader(), data.schedule, strict=True):
+        probabilities = method.output_kind.probabilities(method(batch.images).double())
         confidence, predicted = probabilities.max(dim=1)
-        named = [data.path(*place) for place in part]
-        rows += list(zip(named, predicted.tolist(), confidence.tolist(), strict=True))
+        ids = zip(step.domain_ids, step.indices, strict=True)
+        paths = [domains.path(data.schedule.domains[d], int(i)) for d, i in ids]
+        rows += zip(paths, predicted.tolist(), confidence.tolist(), strict=True)
         if not adapt:
             method.load_adaptation_state(copy.deepcopy(state))
     with writing(output), output.open("w", newline="", encoding="utf-8") as file:
@@ -95,3 +89,12 @@ def predict(folder: Path, images: Path, output: Path, *, adapt: bool, batch_size
         writer.writerow(("path", "predicted", "confidence"))
         writer.writerows(rows)
     return len(rows)
+
+
+def _saved(folder: str | Path) -> Path:
+    """The folder of the saved model: ``folder`` itself, or ``adapted`` in it."""
+    place = existing("run", folder, "folder")
+    place = place if (place / STATE).is_file() else place / "adapted"
+    if not (place / STATE).is_file():
+        raise FileNotFoundError(f"there is no adapted model in {folder}: run it again with save_adapted=last")
+    return place

@@ -91,6 +91,14 @@ class TestTables:
         file = table(photos, "path,domain,group", "img/0.png,a,x", "img/1.png,b,", "img/2.png,a,y")
         data = opened(file)
         assert [data.group(d, i) for d, i in (("a", 0), ("a", 1), ("b", 0))] == ["x", "y", None]
+        (photos / "img" / "0.png").write_bytes(b"<html>")
+        assert opened(file, on_bad_image="skip").group("a", 0) == "y"
+
+    def test_times_stay_with_their_images(self, photos):
+        file = table(photos, "path,time", "img/0.png,0", "img/1.png,60", "img/2.png,", "img/3.png,180")
+        (photos / "img" / "0.png").write_bytes(b"<html>")
+        _, _, times = opened(file, on_bad_image="skip").arrival_order()
+        assert times == pytest.approx([60, np.nan, 180], nan_ok=True)
 
     def test_parquet(self, photos):
         arrow = pytest.importorskip("pyarrow", reason="Parquet needs the extra tta_bench[parquet]")
