@@ -13,17 +13,15 @@ from tta_bench.data.datamodule import SourceBatches
 from tta_bench.datasets.base import DomainDataset, Subset
 from tta_bench.functional.label_free import agreement, atc_accuracy, atc_threshold, nuclear_norm
 from tta_bench.functional.statistics import SourceStatistics, batch_statistics
-from tta_bench.methods.base import TTAMethod
-from tta_bench.methods.source import Source
 from tta_bench.models.backbones.base import Backbone
-from tta_bench.types import StreamBatch
+from tta_bench.types import OutputKind, StreamBatch
 
 SOURCE_IMAGES = 500  # images of the source domain, at most, for the threshold and the statistics
 SOURCE_BATCH = 64
 
 
 class LabelFree:
-    """Predicts every batch with the source model too, and compares; the method ``Source`` is not run twice.
+    """Predicts every batch with the source model too, and compares.
 
     Its forward passes are not counted and not timed: they belong to the measurement, not to the method.
 
@@ -79,17 +77,14 @@ class LabelFree:
             features = self._source.features(self._source.prepare(images.to(device)))
             return self._source.features_of(features), self._source.classify(features)
 
-    def figures(self, scores: Tensor, method: TTAMethod, batch: StreamBatch) -> dict[str, float]:
+    def figures(self, scores: Tensor, kind: OutputKind, batch: StreamBatch) -> dict[str, float]:
         """Figures of a batch of scores (B, K), shares in [0, 1]; nan where one cannot be measured.
 
         ``flips`` counts the images with another class than their predecessor in the stream, and ``last_class`` is what
         the next batch needs for that.
         """
-        if type(method) is Source:  # its pass was the source model's
-            features, self.source_scores = method.features, scores
-        else:
-            features, self.source_scores = self._forward(batch.images)
-        probabilities = method.output_kind.probabilities(scores.double())
+        features, self.source_scores = self._forward(batch.images)
+        probabilities = kind.probabilities(scores.double())
         confidence, predicted = probabilities.max(dim=1)
         distance = atc = confidence.new_full((), torch.nan)
         if self._statistics is not None and len(features) > 1:

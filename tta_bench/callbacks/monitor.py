@@ -100,7 +100,7 @@ class AdaptationMonitor(L.Callback):
             top_class_share=counts.top_class_share,
             calibration=counts.calibration,
             confusion=counts.confusion,
-            label_free=self.label_free.figures(outputs.scores, method, batch) if self.label_free else None,
+            label_free=self.label_free.figures(outputs.scores, method.output_kind, batch) if self.label_free else None,
         )
         self.tally.add(self.last)
         if self._writer is not None:

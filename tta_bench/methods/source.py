@@ -14,17 +14,12 @@ class Source(TTAMethod):
 
     Cost:
         1 forward pass and no backward pass per sample.
-
-    Attributes:
-        features: Features of the last batch, (B, D), or (B, D, h, w) of segmentation networks.
     """
 
     prediction_timing = PredictionTiming.BEFORE_UPDATE
     segments = True
     paper = "no adaptation"
     provenance = "nothing to choose"
-
-    features: Tensor
 
     def passes(self) -> tuple[float, float]:
         """1 forward, 0 backward."""
@@ -37,6 +32,4 @@ class Source(TTAMethod):
     @torch.no_grad()
     def forward_and_adapt(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) in [0, 1] -> logits (B, K), of pixels (B, K, H, W)."""
-        encoded = self.backbone.features(images)
-        self.features = self.backbone.features_of(encoded)
-        return self.backbone.classify(encoded)
+        return self.backbone(images)

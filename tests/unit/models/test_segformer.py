@@ -19,6 +19,7 @@ from torchmetrics.functional.classification import multiclass_jaccard_index
 
 from tests.helpers.segmenting import needs_mmseg
 from tta_bench.datasets.segmentation.streets_c import streets_c
+from tta_bench.methods import Source
 from tta_bench.models.backbones.segformer import SegFormerBackbone, Sliding
 from tta_bench.models.loading.load_model import weights_sha256
 from tta_bench.models.loading.segformer import load_segformer, read_mmseg_config, segformer
@@ -99,6 +100,7 @@ class TestTheNetwork:
         expected = theirs.inference(normalised(IMAGES), [META])
         ours = backbone(Sliding(crop, stride))
         torch.testing.assert_close(ours(IMAGES), expected)
+        torch.testing.assert_close(Source(backbone(Sliding(crop, stride))).forward_and_adapt(IMAGES), expected)
         windows = len(Sliding(crop, stride).windows((36, 52)))
         assert ours.meter.forward_samples == 3 * windows
         ours(IMAGES).square().mean().backward()
