@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ from tta_bench.types import StepOutput, StreamBatch
 
 TOP = 5
 COLUMNS = ("path", "step", "domain", "group", "label", "predicted", "confidence", "source_predicted")
+TEXTS = ("path", "domain", "group")
 
 
 class SavePredictions(L.Callback):
-    """Writes ``predictions.csv``, batch by batch, and at the end ``predictions.parquet`` if that is asked for.
+    """Writes ``predictions.csv``, batch by batch, which at the end becomes ``predictions.parquet`` if asked for.
 
     Classes are numbers. ``top1`` to ``top5`` are the most probable classes, ``score1`` to ``score5`` their
     probabilities; ``label`` and ``group`` are empty where an image has none.
@@ -36,17 +38,28 @@ class SavePredictions(L.Callback):
         self.path, self.label_free, self.earlier, self.parquet = path, label_free, earlier, parquet
 
     def on_test_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Start the file; of a resumed run, keep the rows of the batches that are not repeated."""
+        """Start the file; of a resumed run, keep the rows of the batches that are not repeated.
+
+        Raises:
+            ValueError: If some of these rows are missing.
+        """
         if not trainer.is_global_zero:
             return
-        done, kept = self.earlier(), []
-        if done and self.path.is_file():
-            with self.path.open(newline="", encoding="utf-8") as file:
-                kept = [row for row in csv.DictReader(file) if int(row["step"]) < done]
+        kept = self._kept(int(trainer.datamodule.schedule.offsets[self.earlier()]))
         classes = min(TOP, pl_module.backbone.num_classes)
         tops = [f"{name}{k}" for k in range(1, classes + 1) for name in ("top", "score")]
         self._columns = [*COLUMNS, *tops]
         self._write(kept, "w")
+
+    def _kept(self, rows: int) -> list[dict[str, Any]]:
+        """The first rows of the file."""
+        kept: list[dict[str, Any]] = []
+        if rows and self.path.is_file():
+            with self.path.open(newline="", encoding="utf-8") as file:
+                kept = list(islice(csv.DictReader(file), rows))
+        if len(kept) < rows:
+            raise ValueError(f"{self.path} lacks rows of batches that are not repeated: resume=never starts over")
+        return kept
 
     def on_test_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: StepOutput, batch: StreamBatch, *_: Any
@@ -85,12 +98,23 @@ class SavePredictions(L.Callback):
         with writing(self.path), self.path.open(mode, newline="", encoding="utf-8") as file:
             file.write(text.getvalue())
 
-    def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Convert the finished file."""
+    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Convert the file after the whole stream; Lightning does not call this after a failure or interruption."""
         if self.parquet and trainer.is_global_zero:
-            from pyarrow.csv import read_csv
-            from pyarrow.parquet import write_table
-
             with writing(self.path):
-                write_table(read_csv(self.path), self.path.with_suffix(".parquet"))
+                _to_parquet(self.path, self._columns)
                 self.path.unlink()
+
+
+def _to_parquet(path: Path, columns: Sequence[str]) -> None:
+    """Write a Parquet file beside a CSV file. Types are given: guessed ones turn a group ``007`` into a number."""
+    import pyarrow as pa
+    from pyarrow.csv import ConvertOptions, ParseOptions, read_csv
+    from pyarrow.parquet import write_table
+
+    numbers = {name: pa.float64() if name.startswith(("confidence", "score")) else pa.int64() for name in columns}
+    options = ConvertOptions(
+        column_types={**numbers, **dict.fromkeys(TEXTS, pa.string())}, null_values=[""], strings_can_be_null=True
+    )
+    table = read_csv(path, parse_options=ParseOptions(newlines_in_values=True), convert_options=options)
+    write_table(table, path.with_suffix(".parquet"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import numpy as np
 import pytest
@@ -101,16 +101,17 @@ class TestTables:
         assert times == pytest.approx([60, np.nan, 180], nan_ok=True)
 
     def test_parquet(self, photos):
-        arrow = pytest.importorskip("pyarrow", reason="Parquet needs the extra tta_bench[parquet]")
+        arrow = pytest.importorskip("pyarrow")
         parquet = pytest.importorskip("pyarrow.parquet")
-        columns = {
-            "path": ["img/5.png", "img/0.png"], "label": [None, 2],
-            "time": [datetime(2024, 5, 31, 23), datetime(2024, 6, 1)], "domain": ["a", None],
-        }  # fmt: skip
+        times = np.array(["2024-05-31T23:00:00.000000001", "2024-06-01T00:00"], dtype="datetime64[ns]")
+        columns = {"path": ["img/5.png", "img/0.png"], "label": [None, 2], "time": times, "domain": ["a", None]}
         parquet.write_table(arrow.table(columns), photos / "p.parquet")
         data = opened(photos / "p.parquet", domain_from="month")
         assert shown(data) == [("2024-05", 50, -1), ("2024-06", 0, 2)]
         assert np.diff(data.arrival_order()[2]).tolist() == [3600]
+        (photos / "p.parquet").write_bytes(b"path,label")
+        with pytest.raises(ValueError, match=r"p\.parquet is not a readable Parquet file"):
+            opened(photos / "p.parquet")
 
 
 class TestWrongTables:

@@ -123,13 +123,18 @@ def _parquet(path: Path) -> tuple[list[str], list[list[Any]], list[str]]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no table at {path}")
     try:
-        from pyarrow import ArrowException
+        import pyarrow as pa
         from pyarrow.parquet import read_table as read_parquet
     except ImportError:
         raise ValueError(f"{path} is a Parquet file: install pyarrow to read it, or save it as .csv") from None
     try:
         read = read_parquet(path)
-    except (ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{path} is not a readable Parquet file: {str(error).splitlines()[0]}") from error
-    rows = [list(row.values()) for row in read.to_pylist()]
+    times = [k for k, field in enumerate(read.schema) if pa.types.is_timestamp(field.type)]
+    for k in times:  # Python's times have no nanoseconds
+        microseconds = pa.timestamp("us", read.schema.field(k).type.tz)
+        read = read.set_column(k, read.schema.field(k).name, read.column(k).cast(microseconds, safe=False))
+    columns = [column.to_pylist() for column in read.columns]
+    rows = [list(row) for row in zip(*columns, strict=True)]
     return read.column_names, rows, [f"row {number}" for number in range(1, len(rows) + 1)]
