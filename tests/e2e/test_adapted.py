@@ -105,7 +105,8 @@ def test_a_method_that_adds_something_saves_its_state_only_and_says_why(photos, 
 def test_wrong_words(photos, tmp_path):
     base = ("run", "dataset=manifest", f"dataset.images={photos}", *SIZE)
     done = invoke(*base, "save_adapted=best", home=tmp_path)
-    assert "save_adapted must be last or every_N" in done.output
+    assert "save_adapted must be last or every_N, after N batches (labels of the stream may not choose" in done.output
+    assert done.exit_code == 2
     with pytest.raises(FileNotFoundError, match="run it again with save_adapted=last"):
         tta.load_adapted(tmp_path)
     for words, message in (

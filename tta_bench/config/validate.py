@@ -50,7 +50,7 @@ SAID = {
     "int_from_float": "an integer",
     "float_type": "a number",
     "string_type": "a string",
-    "string_pattern_mismatch": "last or every_N, with N a number of batches",
+    "string_pattern_mismatch": "last or every_N, after N batches (labels of the stream may not choose a best)",
     "bool_type": "true or false",
     "none_required": "null",
     "list_type": "a list",
