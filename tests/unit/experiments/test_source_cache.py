@@ -119,7 +119,7 @@ class TestTheHashOfTheCode:
         parts = {path.name for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
         inside = {name for name in DECISIVE if name.startswith("experiments/")}
         assert {name for name in DECISIVE if "/" not in name} == parts - shown_or_asked - {"experiments"}
-        assert inside == {f"experiments/{name}.py" for name in ("run", "source_cache", "source_model")}
+        assert inside == {f"experiments/{name}.py" for name in ("run", "source_cache", "source_model", "trainer")}
 
     def test_does_not_change_with_what_shows_them(self, package):
         method = METHODS["source"](toy_backbone())
