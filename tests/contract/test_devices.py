@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from functools import cache
 
 import numpy as np
 import pytest
@@ -72,10 +73,13 @@ def on_ranks(world, dtype):
     return results
 
 
+on_one = cache(run_all)
+
+
 @pytest.fixture(scope="module", params=[(2, torch.float64), (3, torch.float64), (2, torch.float32)], ids=str)
 def both(request):
     world, dtype = request.param
-    return run_all(dtype), on_ranks(world, dtype), 1e-10 if dtype == torch.float64 else 1e-5
+    return on_one(dtype), on_ranks(world, dtype), 1e-10 if dtype == torch.float64 else 1e-5
 
 
 @pytest.mark.parametrize("name", NAMES)
