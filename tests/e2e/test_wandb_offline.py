@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import subprocess
 import zipfile
 
 import pytest
@@ -31,9 +33,13 @@ def home(tmp_path_factory):
     before = os.environ.get("WANDB_MODE")
     places = [f"output={home}/runs", f"cache_dir={home}/cache"]
     words = ["bench", *WORDS, "logger=wandb", "logger.wandb.mode=offline", *places]
-    done = CliRunner(env={"WANDB_RUN_ID": "abc123", "WANDB_NAME": "mine"}).invoke(app, words)
+    done = CliRunner(env={"WANDB_RUN_ID": "abc123", "WANDB_NAME": "mine", "COLUMNS": "80"}).invoke(app, words)
     assert done.exit_code == 0, done.output
     assert "anonymous" not in done.output
+    (told,) = re.findall(r"W&B was offline\. To upload: wandb login, then wandb sync (.*)\n", done.output)
+    command = ["bash", "-c", f"ls -d {told}"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert sorted(listed) == sorted(str(path.parent) for path in home.rglob("*.wandb"))
     assert os.environ.get("WANDB_MODE") == before
     return home
 

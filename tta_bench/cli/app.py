@@ -6,27 +6,26 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import RenderableType
 from rich.text import Text
 
+from tta_bench import __version__
+from tta_bench.cli.config import config_app
 from tta_bench.cli.data import data_app
+from tta_bench.cli.listing import list_options
 from tta_bench.cli.source import source_app
 from tta_bench.cli.stream import stream_app
-from tta_bench.cli.terminal import Program, Words, complain, console, errors
+from tta_bench.cli.terminal import Program, Words, complain, console, errors, loading
 from tta_bench.cli.terminal import one_sentence as _one_sentence
 from tta_bench.console import counted, say
 from tta_bench.ranks import is_worker
 
-if TYPE_CHECKING:
-    from tta_bench.config.compose import Composed
-
 app = typer.Typer(
     cls=Program,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Benchmark continual test-time adaptation: methods side by side on the same stream.",
@@ -34,15 +33,28 @@ app = typer.Typer(
 app.add_typer(stream_app, name="stream")
 app.add_typer(source_app, name="source")
 app.add_typer(data_app, name="data")
+app.add_typer(config_app, name="config")
+app.command("list")(list_options)
 
 
-Cfg = Annotated[bool, typer.Option("--cfg", help="Print the composed configuration as YAML and run nothing")]
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"tta-bench {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version")
+    ] = False,
+) -> None:
+    """Options of the program itself; its help is in ``app``."""
 
 
 @app.command()
 def bench(
     words: Words = None,
-    cfg: Cfg = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the runs with their estimated costs")] = False,
 ) -> None:
     """Run several methods on the same stream and compare them.
@@ -57,16 +69,12 @@ def bench(
       model.config=w.yaml`
     """
     with _one_sentence():
-        from tta_bench.experiments.bench import bench as run_bench
-        from tta_bench.experiments.bench import make_plan
-        from tta_bench.report.recommendation import recommendations
-
-        if cfg:
-            _print_configurations(make_plan(words or []).jobs())
-            return
-        if dry_run:
+        with loading():
+            from tta_bench.experiments.bench import bench as run_bench
+            from tta_bench.experiments.bench import make_plan
             from tta_bench.experiments.costs import jobs_table
-
+            from tta_bench.report.recommendation import recommendations
+        if dry_run:
             console.print(jobs_table(make_plan(words or []).jobs()))
             return
         results = run_bench(words or [], console)
@@ -74,6 +82,7 @@ def bench(
             _print_tables(results)
             for sentence in recommendations(results):
                 say(console, sentence)
+            _tell_offline(results)
     if any(result["status"] != "done" for result in results):
         raise typer.Exit(1)
 
@@ -81,7 +90,6 @@ def bench(
 @app.command()
 def run(
     words: Words = None,
-    cfg: Cfg = False,
     from_: Annotated[
         Path | None, typer.Option("--from", metavar="FOLDER", help="Repeat the run in this folder from its files alone")
     ] = None,
@@ -95,26 +103,22 @@ def run(
     - `tta-bench run --from runs/shapes_c/cdc/tent/seed0-1a2b3c4d output=repeated`
     """
     with _one_sentence():
-        from tta_bench.config.compose import compose_run
-        from tta_bench.experiments.run import Run
-
-        if from_ is not None:
+        with loading():
+            from tta_bench.config.compose import compose_run
+            from tta_bench.experiments.run import Run
             from tta_bench.experiments.verify import repeat
-
+        if from_ is not None:
             key, _, output = (words or ["output=runs"])[0].partition("=")
-            if key != "output" or not output or len(words or []) > 1 or cfg:
+            if key != "output" or not output or len(words or []) > 1:
                 raise ValueError("--from accepts only output=FOLDER: everything else comes from the run's own files")
             job = repeat(from_, output)
         else:
-            composed = compose_run(words or [])
-            if cfg:
-                _print_configurations([composed])
-                return
-            job = Run(composed)
+            job = Run(compose_run(words or []))
         console.quiet = is_worker(job.config.trainer.devices)
         result = job.execute(console)
         if not console.quiet:
             _print_tables([result])
+            _tell_offline([result])
     if result["status"] != "done":
         complain("failed", str(result["error"]))
         raise typer.Exit(1)
@@ -132,9 +136,9 @@ def predict(words: Words = None) -> None:
     - `tta-bench predict run=runs/manifest/as_given/tent/seed0-1a2b3c4d images=new/ output=predictions.csv`
     """
     with _one_sentence():
-        from tta_bench.config.words import read_words
-        from tta_bench.experiments.adapted import predict as predict_images
-
+        with loading():
+            from tta_bench.config.words import read_words
+            from tta_bench.experiments.adapted import predict as predict_images
         given = {word.key: word.value for word in read_words(words or [])}
         known = ("run", "images", "output", "adapt", "batch_size")
         for key in given:
@@ -173,10 +177,10 @@ def reproduce(
 
             console.print(tables_list())
             return
-        from tta_bench.paper.report import print_report, write_report
-        from tta_bench.paper.reproduce import distinct, make_plan
-        from tta_bench.paper.reproduce import reproduce as run_table
-
+        with loading():
+            from tta_bench.paper.report import print_report, write_report
+            from tta_bench.paper.reproduce import distinct, make_plan
+            from tta_bench.paper.reproduce import reproduce as run_table
         plan = make_plan(name, words or [])
         if dry_run:
             from tta_bench.experiments.costs import share
@@ -216,9 +220,9 @@ def tune(
     - `tta-bench tune method=sar dataset=imagenet_c dataset.root=imagenet-c model=vit_b16_raw config_dir=mine`
     """
     with _one_sentence():
-        from tta_bench.experiments.tune import make_tuning, tuning_table, write_tuned
-        from tta_bench.experiments.tune import tune as run_grid
-
+        with loading():
+            from tta_bench.experiments.tune import make_tuning, tuning_table, write_tuned
+            from tta_bench.experiments.tune import tune as run_grid
         done = run_grid(make_tuning(words or [], grid or []), console)
         if done is None:
             return
@@ -299,9 +303,9 @@ def verify(
     - `tta-bench verify runs/shapes_c/cdc/tent --rerun --batches 10`
     """
     with _one_sentence():
-        from tta_bench.experiments.verify import verify as examine
-        from tta_bench.results.run_folder import read_results
-
+        with loading():
+            from tta_bench.experiments.verify import verify as examine
+            from tta_bench.results.run_folder import read_results
         if batches is not None and not rerun:
             raise ValueError("--batches limits --rerun: use both, or neither")
         wrong = 0
@@ -331,51 +335,13 @@ def doctor(
     - `tta-bench doctor dataset=corrupted dataset.images=images/ model=local model.checkpoint=w.pth model.config=w.yaml`
     """
     with _one_sentence():
-        from tta_bench.experiments.doctor import checks_table
-        from tta_bench.experiments.doctor import doctor as examine
-
+        with loading():
+            from tta_bench.experiments.doctor import checks_table
+            from tta_bench.experiments.doctor import doctor as examine
         checks = examine(words or [], console, images)
     console.print(checks_table(checks))
     if any(check.state == "problem" for check in checks):
         raise typer.Exit(1)
-
-
-@app.command("list")
-def list_options(
-    what: Annotated[str, typer.Argument(metavar="methods|settings|datasets|models")],
-    markdown: Annotated[bool, typer.Option(help="Print docs/methods.md")] = False,
-) -> None:
-    """List the available methods, settings, data sets or models.
-
-    For example:
-
-    - `tta-bench list methods`
-    - `tta-bench list methods --markdown > methods.md`
-    """
-    groups = {"methods": "method", "settings": "setting", "datasets": "dataset", "models": "model"}
-    with _one_sentence():
-        if what not in groups:
-            raise ValueError(f"there is no list of {what!r}: choose from {', '.join(groups)}")
-        if markdown and what != "methods":
-            raise ValueError(f"--markdown is only for methods, not for {what}")
-        if markdown:
-            from tta_bench.cli.method_table import methods_markdown
-
-            sys.stdout.write(methods_markdown())
-            return
-        from tta_bench.cli.listing import listing
-
-        console.print(listing(groups[what]))
-
-
-def _print_configurations(jobs: Sequence[Composed]) -> None:
-    """A YAML document for each run."""
-    from omegaconf import OmegaConf
-
-    for job in jobs:
-        head = f"# {' '.join(map(str, job.words))}\n" if len(jobs) > 1 else ""
-        typer.echo(f"{head}{OmegaConf.to_yaml(job.config)}", nl=False)
-        typer.echo("---" if job is not jobs[-1] else "", nl=job is not jobs[-1])
 
 
 def _print_tables(results: list[dict[str, object]], tables: Sequence[RenderableType] = ()) -> None:
@@ -388,3 +354,11 @@ def _print_tables(results: list[dict[str, object]], tables: Sequence[RenderableT
         console,
         f"{counted(len(folders), 'run')} in {', '.join(sorted({str(folder.parents[1]) for folder in folders}))}",
     )
+
+
+def _tell_offline(results: list[dict[str, object]]) -> None:
+    """Say how to upload the files that W&B stored offline, if there are any."""
+    from tta_bench.loggers.wandb_offline import sync_command
+
+    if command := sync_command([Path(str(result["folder"])) for result in results if "folder" in result]):
+        say(console, f"W&B was offline. To upload: wandb login, then {command}", "dim")

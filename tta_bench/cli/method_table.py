@@ -1,4 +1,4 @@
-"""What the classes of the methods say of themselves, for the terminal and for docs/methods.md."""
+"""What the classes of the methods say of themselves, for docs/methods.md and ``list methods NAME``."""
 
 from __future__ import annotations
 
@@ -49,12 +49,6 @@ class Facts(NamedTuple):
     added: str
     pixels: str
     provenance: str
-
-
-def terminal_rows() -> list[list[str]]:
-    """Name, paper, prediction, source data and segmentation of every method."""
-    facts = [method_facts(name, cls) for name, cls in METHODS.items()]
-    return [[f.name, f.paper, f.prediction, f.source, f.pixels] for f in facts]
 
 
 def methods_markdown() -> str:

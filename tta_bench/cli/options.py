@@ -10,47 +10,39 @@ import json
 import os
 import re
 from itertools import takewhile
-from pathlib import Path
 
 from hydra_zen import get_target
 
+from tta_bench.cli.known import FILE, GROUPS
 from tta_bench.config import FOLDER_VARIABLE
 from tta_bench.config.compose import compose_run, compose_stream, options
 from tta_bench.config.registry import config_folder, register_all, register_light
 from tta_bench.config.user_folder import user_folder
 from tta_bench.streams import KINDS, PRESETS
 
-FILE = Path(__file__).with_name("options.json")
 MODELS = {
     "timm": "Any timm model, by its full tag: model.name=...",
     "local": "Your own weights, for a network described in a yaml: model.checkpoint=... model.config=...",
     "segformer": "A SegFormer, from your own weights or those of mmsegmentation: model.checkpoint=...",
 }
-Rows = list[list[str]]
 
 
-def described(group: str) -> Rows:
-    """One row for each option of a group, including those of the user's folder.
+def described(group: str) -> list[tuple[str, str]]:
+    """Name and description of each option of a group, including those of the user's folder; methods come first."""
+    if group == "method":
+        from tta_bench.cli.method_table import variants
+        from tta_bench.methods import METHODS
 
-    Args:
-        group: ``method`` gives the classes' rows (name, paper, prediction, source data, segmentation), ``variant`` the
-            configurations of methods (name, method, description); ``setting``, ``dataset`` and ``model`` give a name
-            and a description.
-    """
-    if group in ("method", "variant"):
-        from tta_bench.cli.method_table import terminal_rows, variants
-
-        return (
-            terminal_rows() if group == "method" else [[name, of, comment("method", name)] for name, of in variants()]
-        )
+        methods = [(name, _first_sentence(cls)) for name, cls in METHODS.items()]
+        return methods + [(name, f"{of}: {comment('method', name)}") for name, of in variants()]
     register_light() if group in ("setting", "dataset") else register_all()
-    return [[name, _sentence(group, name)] for name in options(group)]
+    return [(name, _sentence(group, name)) for name in options(group)]
 
 
 def write_options() -> None:
     """Write the file that ``tta-bench list`` reads, ignoring the user's folder."""
     os.environ.pop(FOLDER_VARIABLE, None)
-    rows = {group: described(group) for group in ("method", "variant", "setting", "dataset", "model")}
+    rows = {group: described(group) for group in GROUPS}
     FILE.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -15,12 +15,17 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
 
+from tta_bench.cli.completion import complete_word
 from tta_bench.console import say
 from tta_bench.files import WriteError
 
 Words = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, e.g. setting=cdc dataset.severity=3"),
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="Overrides, e.g. setting=cdc dataset.severity=3",
+        autocompletion=complete_word,
+    ),
 ]
 REPLACEMENTS = {"–": "-", "—": "-", "±": "~", "·": "|", "…": "."}
 """One-character replacements for characters that the terminal's encoding lacks, so that tables stay aligned."""
@@ -72,6 +77,16 @@ def _replaced(error: UnicodeError) -> tuple[str, int]:
 
 console = Console()
 errors = Console(stderr=True)
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Show that something happens during the seconds in which PyTorch and the libraries around it are imported.
+
+    Nothing else may be drawn inside; without a terminal, nothing is shown.
+    """
+    with console.status("loading PyTorch", spinner="line"):
+        yield
 
 
 def complain(head: str, sentence: str) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.helpers.report_runs import HOSTILE, result, write_run
+from tta_bench.cli import app
 
 
 @pytest.fixture(scope="module")
@@ -52,3 +56,22 @@ def test_a_mistake_is_still_one_sentence(home):
     done = subprocess.run(command, env=env, capture_output=True, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith(b"error: there is no baseline t?nt: choose one of ")
+
+
+def test_in_a_terminal_something_is_shown_while_libraries_load():
+    command = [sys.executable, "-m", "tta_bench", "config", "show", "method=source"]
+    leader, follower = pty.openpty()
+    env = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+    with subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower, env=env) as process:
+        os.close(follower)
+        shown = b""
+        while b"seed: 0" not in shown:
+            shown += os.read(leader, 1000)  # fails at the end
+        process.terminate()
+    os.close(leader)
+    assert b"loading PyTorch" in shown.partition(b"seed: 0")[0]
+
+
+def test_the_version():
+    done = CliRunner().invoke(app, ["--version"])
+    assert (done.exit_code, done.output) == (0, f"tta-bench {version('tta_bench')}\n")

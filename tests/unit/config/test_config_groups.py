@@ -8,12 +8,9 @@ import json
 import sys
 
 import pytest
-import yaml
 from hydra.core.config_store import ConfigStore
 from rich.console import Console
-from typer.testing import CliRunner
 
-from tta_bench.cli.app import app
 from tta_bench.config.compose import compose_run, options, plain
 from tta_bench.config.words import ConfigError
 from tta_bench.experiments.bench import make_plan, tables_apart
@@ -177,22 +174,6 @@ def test_methods_share_a_stream_on_every_data_set_unless_it_is_said_that_they_do
     assert told == (
         "these runs cannot be compared in one table: setting.batch_size is 64 for source, dpcore and 4 for tent"
     )
-
-
-class TestCfg:
-    def test_prints_the_configuration_as_yaml_and_runs_nothing(self, tmp_path):
-        done = CliRunner().invoke(app, ["run", *SMALL, "seed=3", f"output={tmp_path}/runs", "--cfg"])
-        assert done.exit_code == 0, done.output
-        assert yaml.safe_load(done.output) == plain(compose_run([*SMALL, "seed=3", f"output={tmp_path}/runs"]).config)
-        assert list(tmp_path.iterdir()) == []
-
-    def test_of_a_bench_is_a_document_per_run(self, tmp_path):
-        words = ["methods=[source,tent]", "tent.lr=0.5", f"output={tmp_path}/runs"]
-        done = CliRunner().invoke(app, ["bench", *words, "--cfg"])
-        first, second = yaml.safe_load_all(done.output)
-        assert "lr" not in first["method"]
-        assert second["method"]["lr"] == 0.5
-        assert list(tmp_path.iterdir()) == []
 
 
 class TestWhileTheTrainerIsBuilt:
