@@ -27,7 +27,8 @@ from tta_bench.report.measures import (
     mean_measure,
 )
 from tta_bench.report.page import html_report
-from tta_bench.report.runs import MAX_POINTS, Result, RunRecord
+from tta_bench.report.runs import Result, RunRecord
+from tta_bench.report.trace import MAX_POINTS
 from tta_bench.results.run_folder import read_results
 
 PREFIX = "compare-"

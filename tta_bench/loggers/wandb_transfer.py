@@ -118,12 +118,13 @@ def _give(result: Result, where: dict[str, Any]) -> bool:
     run_id = _run_id(folder, result)
     if where["mode"] == "online" and _has_ended(f"{where['entity']}/{where['project']}/{run_id}"):
         return False
+    rows = whole_rows(folder / "batches.csv")
     run = start(result, folder, id=run_id, **where)
     try:
         run.define_metric("stream/step")
         run.define_metric("*", step_metric="stream/step")
         tally = empty_tally(result, RunRecord(result).planned_steps or 0)
-        for row in whole_rows(folder / "batches.csv"):
+        for row in rows:
             tally.add(row)
             run.log(logged_numbers(row, tally))
         write_outcome(run, result, folder)

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from tta_bench.report.figures import Look, cost_figure, looks_of, stream_figures
 from tta_bench.report.groups import UNFINISHED, Entry, Group
 from tta_bench.report.intervals import spread
+from tta_bench.report.looks import Look, looks_of
 from tta_bench.report.measures import (
     COST,
     Measure,
@@ -23,6 +23,7 @@ from tta_bench.report.measures import (
     has_collapsed,
     mean_measure,
 )
+from tta_bench.report.page_figures import cost_figure, stream_figures
 from tta_bench.report.protocol import differences, protocol_card
 from tta_bench.report.runs import RunRecord
 from tta_bench.report.svg import shorten
@@ -229,8 +230,6 @@ def _run(run: RunRecord, group: Group, looks: dict[Entry, Look], place: Path | N
         status += f" after {steps} of {run.planned_steps or '?'} batches"
     elif run not in entry.counted.values():
         status += ", repeated: not counted"
-    if "batches.csv" in run.files and not steps:
-        status += "; its batches cannot be read"
     score = mean_measure(group).value(run) if run.done else None
     return {
         "label": entry.label,

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tta_bench.results.rows import BatchRow
+from tta_bench.results.rows import BatchRow, Tally
 from tta_bench.results.run_folder import CHECKSUMS, SCHEMA, checksums, empty_tally, sha256_of, whole_rows
 from tta_bench.results.visits import visit_summary
 from tta_bench.streams import Schedule
@@ -27,27 +27,42 @@ EXPECTED = (
 """Keys that every ``result.json`` has."""
 
 
-def check_run(result: Mapping[str, Any], rows: Sequence[BatchRow] | None = None) -> dict[str, list[str]]:
+def read_batches(folder: Path) -> tuple[list[BatchRow], list[str]]:
+    """The rows of a run; if they cannot be read, none and a sentence that says why."""
+    try:
+        return whole_rows(folder / "batches.csv"), []
+    except (OSError, ValueError) as error:
+        return [], [str(error).replace(str(folder / "batches.csv"), "batches.csv")]
+
+
+def check_run(
+    result: Mapping[str, Any],
+    batches: tuple[Sequence[BatchRow], list[str]] | None = None,
+    tally: Tally | None = None,
+) -> dict[str, list[str]]:
     """Compare the files of a run folder with each other.
 
     Args:
         result: Content of ``result.json`` with the key ``folder``, as returned by ``read_results``.
-        rows: Rows of ``batches.csv``, if already read.
+        batches: The result of :func:`read_batches`, if already read.
+        tally: The counts of these batches, if already counted.
 
     Returns:
-        One sentence per disagreement, by check: ``schema``, ``checksums``, ``stream``, ``batches`` and ``numbers``.
+        One sentence per disagreement, by check: ``schema``, ``batches``, ``checksums``, ``stream`` and ``numbers``.
         Only finished runs have all of these; a run that has not ended has no checksums yet.
     """
     folder = Path(result["folder"])
     found = {"schema": list(_schema(result))}
-    if found["schema"] or result["status"] == "running":
+    if found["schema"]:
+        return found
+    rows, found["batches"] = read_batches(folder) if batches is None else batches
+    if result["status"] == "running":
         return found
     found["checksums"] = list(_checksums(result, folder))
     if result["status"] == "done":
-        rows = whole_rows(folder / "batches.csv") if rows is None else rows
         schedule, found["stream"] = _stream(result, folder / "stream.json")
-        found["batches"] = list(_batches(rows, schedule))
-        found["numbers"] = list(_numbers(result, rows)) if rows else []
+        found["batches"] = found["batches"] or list(_batches(rows, schedule))
+        found["numbers"] = list(_numbers(result, rows, tally)) if rows else []
     return found
 
 
@@ -94,7 +109,7 @@ def _load(path: Path, digest: str) -> Schedule:
 def _batches(rows: Sequence[BatchRow], schedule: Schedule | None) -> Iterator[str]:
     """Check that the rows have the domains of the stream, with the same numbers of samples."""
     if not rows:
-        yield "batches.csv is missing or cannot be read"
+        yield "batches.csv is missing or empty"
     elif schedule is not None:
         expected = _samples(schedule)
         if len(rows) != len(expected):
@@ -121,10 +136,11 @@ def _samples(schedule: Schedule) -> list[dict[str, int]]:
     return found
 
 
-def _numbers(result: Mapping[str, Any], rows: Sequence[BatchRow]) -> Iterator[str]:
-    tally = empty_tally(result, len(rows))
-    for row in rows:
-        tally.add(row)
+def _numbers(result: Mapping[str, Any], rows: Sequence[BatchRow], tally: Tally | None) -> Iterator[str]:
+    if tally is None:
+        tally = empty_tally(result, len(rows))
+        for row in rows:
+            tally.add(row)
     for key, value in {**tally.summary(), **visit_summary(rows)}.items():
         rounded = {"seconds": MICROSECOND * len(rows), "seconds_per_batch_median": MICROSECOND}
         yield from _differences(key, result.get(key), value, rounded.get(key, 0.0))

@@ -82,6 +82,11 @@ class IouTally:
                     total[pair] = total.get(pair, 0) + pixels
 
     @property
+    def confusion(self) -> dict[tuple[int, int], int]:
+        """Pixels of all domains and rounds by class and prediction."""
+        return dict(self._pooled)
+
+    @property
     def pooled(self) -> float | None:
         """Mean IoU over all pixels of all domains and rounds, in percent."""
         return mean_iou(self._pooled)

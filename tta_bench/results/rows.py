@@ -59,6 +59,11 @@ class BatchRow:
         return {name: n for name, (n, _) in self.by_domain.items()} if self.labelled is None else self.labelled
 
     @property
+    def num_known(self) -> int:
+        """Number of samples with a label."""
+        return self.samples if self.labelled is None else sum(self.labelled.values())
+
+    @property
     def wrong(self) -> float:
         """Number of wrong predictions."""
         return sum(w for _, w in self.by_domain.values())
@@ -89,14 +94,15 @@ class Tally:
         self.partly = False
         self._label_free: list[tuple[int, Mapping[str, float]]] = []
         self._top_class = 0.0
-        self._bins: dict[int, tuple[int, float, int]] = {}
+        self.bins: dict[int, tuple[int, float, int]] = {}
 
     def add(self, row: BatchRow) -> None:
         """Count one batch."""
+        known = row.known
         for name, (n, wrong) in row.by_domain.items():
             self.samples[name] = self.samples.get(name, 0) + n
             self.wrong[name] = self.wrong.get(name, 0) + wrong
-            self.labelled[name] = self.labelled.get(name, 0) + row.known[name]
+            self.labelled[name] = self.labelled.get(name, 0) + known[name]
         if row.label_free is not None:
             self._label_free.append((row.samples, row.label_free))
         self.partly = self.partly or row.labelled is not None
@@ -109,8 +115,8 @@ class Tally:
         self.coreset_size = row.diagnostics.get("coreset_size")
         self._top_class += row.samples * row.top_class_share
         for key, (count, confidence, right) in row.calibration.items():
-            n, c, r = self._bins.get(key, (0, 0.0, 0))
-            self._bins[key] = (n + count, c + confidence, r + right)
+            n, c, r = self.bins.get(key, (0, 0.0, 0))
+            self.bins[key] = (n + count, c + confidence, r + right)
 
     @property
     def calibration_error(self) -> float:
@@ -118,8 +124,8 @@ class Tally:
 
         Source: Guo et al., ICML 2017, Eq. 3, with 15 bins.
         """
-        n = sum(count for count, _, _ in self._bins.values())
-        return 100 * sum(abs(c - right) for _, c, right in self._bins.values()) / n if n else math.nan
+        n = sum(count for count, _, _ in self.bins.values())
+        return 100 * sum(abs(c - right) for _, c, right in self.bins.values()) / n if n else math.nan
 
     @property
     def domain_error(self) -> dict[str, float | None]:
@@ -182,7 +188,7 @@ class Tally:
 
 def logged_numbers(row: BatchRow, tally: Tally) -> dict[str, float]:
     """Numbers for loggers after a batch, over ``stream/step``; ``tally`` already includes the batch."""
-    errors, known = tally.domain_error, sum(row.known.values())
+    errors, known = tally.domain_error, row.num_known
     found = {
         "stream/step": row.step,
         "stream/error": 100 * row.wrong / known if known else None,

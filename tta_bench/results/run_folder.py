@@ -56,7 +56,7 @@ class RowWriter:
             "domain": row.domain,
             "samples": row.samples,
             "wrong": row.wrong,
-            "error": 100 * row.wrong / known if (known := sum(row.known.values())) else "",
+            "error": 100 * row.wrong / known if (known := row.num_known) else "",
             "running_error": "" if math.isnan(tally.sample_error) else tally.sample_error,
             "forward_samples": row.forward_samples,
             "backward_samples": row.backward_samples,
@@ -105,64 +105,72 @@ def read_rows(path: Path, size: int) -> list[BatchRow]:
         ValueError: If the file is shorter, or these bytes are not rows of steps 0, 1, 2, ...
     """
     content = path.read_bytes()[:size] if path.exists() else b""
-    lines = list(csv.DictReader(io.StringIO(content.decode(), newline="")))
-    try:
-        rows = [_row(line) for line in lines]
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} has a row that cannot be read") from error
+    lines = csv.reader(io.StringIO(content.decode(), newline=""))
+    columns, rows = next(lines, []), []
+    own = [key for key in columns if key not in (*COLUMNS, CONFUSION, LABELLED) and not key.startswith(LABEL_FREE)]
+    free = [key for key in columns if key.startswith(LABEL_FREE)]
+    for cells in lines:
+        try:
+            rows.append(_row(dict(zip(columns, cells, strict=True)), own, free))
+        except KeyError as error:
+            raise ValueError(f"{path} cannot be read: it has no column {error}") from error
+        except ValueError as error:
+            raise ValueError(f"{path} has a row that cannot be read, line {lines.line_num}: {error}") from error
     if len(content) < size or [row.step for row in rows] != list(range(len(rows))):
         raise ValueError(f"{path} is missing rows")
     return rows
 
 
-def _row(line: Mapping[str, str]) -> BatchRow:
-    further = {key: value for key, value in line.items() if key not in (*COLUMNS, CONFUSION, LABELLED)}
-    own = {key: float(value) for key, value in further.items() if not key.startswith(LABEL_FREE)}
-    free = {key.removeprefix(LABEL_FREE): float(value) for key, value in further.items() if key not in own}
-    size, by_domain = line["coreset_size"], _by_domain(line)
+def _row(line: Mapping[str, str], own: Iterable[str], free: Iterable[str]) -> BatchRow:
+    """Parse a row; ``own`` and ``free`` are the columns of the method's diagnostics and of label-free figures."""
+    diagnostics, size, by_domain = {key: float(line[key]) for key in own}, line["coreset_size"], _by_domain(line)
     return BatchRow(
         step=int(line["step"]),
         by_domain=by_domain,
         forward_samples=int(line["forward_samples"]),
         backward_samples=int(line["backward_samples"]),
         seconds=float(line["seconds"]),
-        diagnostics={"coreset_size": float(size), **own} if size else own,
+        diagnostics={"coreset_size": float(size), **diagnostics} if size else diagnostics,
         top_class_share=float(line.get("top_class_share") or 0),
         calibration=_calibration(line.get("calibration") or ""),
         labelled=dict(zip(by_domain, map(int, line[LABELLED].split(";")), strict=True)) if LABELLED in line else None,
-        label_free=free or None,
+        label_free={key.removeprefix(LABEL_FREE): float(line[key]) for key in free} or None,
         confusion=from_text(line[CONFUSION], list(by_domain)) if CONFUSION in line else None,
     )
 
 
 def _calibration(text: str) -> dict[int, tuple[int, float, int]]:
     """Parse ``14=3/2.9/3;7=1/0.5/0``: bin=samples/sum of confidences/correct."""
-    found = {}
-    for part in filter(None, text.split(";")):
-        key, _, counts = part.partition("=")
-        n, confidence, right = counts.split("/")
-        found[int(key)] = (int(n), float(confidence), int(right))
-    return found
+    if not text:
+        return {}
+    cells = text.replace("=", "/").replace(";", "/").split("/")  # most of a row: parsed as four columns
+    counts = zip(map(int, cells[1::4]), map(float, cells[2::4]), map(int, cells[3::4]), strict=True)
+    return dict(zip(map(int, cells[0::4]), counts, strict=True))
 
 
 def _by_domain(line: Mapping[str, str]) -> dict[str, tuple[int, float]]:
     """Parse ``fog``, whose counts are in other columns, or ``fog=3/12;snow=1/4`` (wrong/samples)."""
     if "=" not in line["domain"]:
-        return {line["domain"]: (int(line["samples"]), json.loads(line["wrong"]))}
+        return {line["domain"]: (int(line["samples"]), _number(line["wrong"]))}
     found: dict[str, tuple[int, float]] = {}
     for part in line["domain"].split(";"):
         name, _, counts = part.rpartition("=")
         wrong, _, n = counts.partition("/")
-        found[name] = (int(n), json.loads(wrong))
+        found[name] = (int(n), _number(wrong))
     return found
 
 
+def _number(text: str) -> float:
+    return int(text) if text.isdecimal() else float(text)
+
+
 def whole_rows(path: Path) -> list[BatchRow]:
-    """Read the complete rows; if a run is writing or was killed, the last row may be incomplete."""
-    try:
-        return read_rows(path, path.read_bytes().rfind(b"\n") + 1)
-    except (OSError, ValueError):
-        return []
+    """Read the complete rows; if a run is writing or was killed, the last row may be incomplete.
+
+    Raises:
+        ValueError: If a complete row cannot be read.
+    """
+    return read_rows(path, path.read_bytes().rfind(b"\n") + 1) if path.is_file() else []
 
 
 def empty_tally(result: Mapping[str, Any], steps: int) -> Tally:

@@ -56,20 +56,21 @@ def visits_of(rows: Sequence[BatchRow]) -> tuple[Visit, ...]:
         >>> [(v.domain, v.number, v.start, v.stop, v.error) for v in visits_of(rows)]
         [('fog', 1, 0, 2, 50.0), ('snow', 1, 1, 3, 33.333333333333336), ('fog', 2, 3, 4, 50.0)]
     """
-    current: dict[str, Visit] = {}
+    current: dict[str, list[Any]] = {}
     closed: list[Visit] = []
     numbers: dict[str, int] = {}
     for t, row in enumerate(rows):
-        closed += [current.pop(name) for name in list(current) if name not in row.by_domain]
-        for name, (n, wrong) in row.by_domain.items():
-            alone = len(row.by_domain) == 1
+        held, known = row.by_domain, row.known
+        if current.keys() - held.keys():
+            closed += [Visit(*current.pop(name)) for name in list(current) if name not in held]
+        for name, (n, wrong) in held.items():
+            alone = len(held) == 1
             if (now := current.get(name)) is None:
                 numbers[name] = numbers.get(name, 0) + 1
-                current[name] = Visit(name, numbers[name], t, t + 1, n, wrong, alone, row.known[name])
-            else:
-                more = (now.samples + n, now.wrong + wrong, now.alone and alone, now.labelled + row.known[name])
-                current[name] = Visit(name, now.number, now.start, t + 1, *more)
-    return tuple(sorted([*closed, *current.values()], key=lambda v: (v.start, v.domain)))
+                current[name] = [name, numbers[name], t, t + 1, n, wrong, alone, known[name]]
+            else:  # in the order of the fields of Visit
+                now[3:] = [t + 1, now[4] + n, now[5] + wrong, now[6] and alone, now[7] + known[name]]
+    return tuple(sorted([*closed, *(Visit(*now) for now in current.values())], key=lambda v: (v.start, v.domain)))
 
 
 def revisit_change(visits: Sequence[Visit]) -> float | None:
@@ -140,7 +141,7 @@ def recovery(visits: Sequence[Visit], rows: Sequence[BatchRow]) -> float | None:
         samples, wrong = 0, 0.0
         errors = []
         for row in rows[visit.start : visit.stop]:
-            samples, wrong = samples + sum(row.known.values()), wrong + row.wrong
+            samples, wrong = samples + row.num_known, wrong + row.wrong
             errors += [100 * wrong / samples] if samples else []
         if len(errors) == visit.stop - visit.start:  # otherwise it begins without a label
             times.append(settling_time(errors))

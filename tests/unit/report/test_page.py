@@ -11,10 +11,11 @@ import pytest
 
 from tests.helpers.report_runs import HOSTILE, result, write_many, write_run
 from tta_bench.report import report_text
-from tta_bench.report.figures import looks_of
 from tta_bench.report.groups import group_runs
-from tta_bench.report.runs import MAX_POINTS, RunRecord
+from tta_bench.report.looks import looks_of
+from tta_bench.report.runs import RunRecord
 from tta_bench.report.svg import Axis, axis_over, spaced
+from tta_bench.report.trace import MAX_POINTS
 from tta_bench.results.run_folder import read_results
 
 VOID = {"meta", "link", "input", "br", "hr", "img"}
@@ -249,7 +250,7 @@ def test_batches_that_cannot_be_read_leave_the_result(tmp_path, damage):
     assert run.trace.steps == (2 if damage == "half a row" else 0)
     text = report_text([run.result], "html")
     assert "25.0" in text
-    assert ("its batches cannot be read" in text) == (damage == "another file")
+    assert ("batches.csv cannot be read: it has no column" in text) == (damage == "another file")
 
 
 def test_an_axis_takes_equal_values():

@@ -166,7 +166,7 @@ def test_batches_that_are_lost_are_noticed(folder):
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
     assert found(folder)["batches"] == ["batches.csv has 4 batches, but stream.json has 5"]
     path.write_text("a,b\n1,2\n")
-    assert found(folder)["batches"] == ["batches.csv is missing or cannot be read"]
+    assert found(folder)["batches"] == ["batches.csv cannot be read: it has no column 'coreset_size'"]
 
 
 @pytest.mark.parametrize(

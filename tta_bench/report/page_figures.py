@@ -1,4 +1,4 @@
-"""The figures of a group: its streams, curves over them, and cost against error."""
+"""The figures of a group on the page: its streams, curves over them, and cost against error."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from itertools import pairwise
 
 from tta_bench.report.corruptions import CORRUPTION_GROUPS, domain_groups
 from tta_bench.report.groups import Entry, Group
-from tta_bench.report.measures import COST, best_first, mean_measure
-from tta_bench.report.runs import MAX_POINTS, RunRecord, StreamId
+from tta_bench.report.looks import Look
+from tta_bench.report.measures import COST, mean_measure
+from tta_bench.report.runs import RunRecord, StreamId
 from tta_bench.report.svg import (
     BOTTOM,
     LABEL_HEIGHT,
@@ -25,55 +26,15 @@ from tta_bench.report.svg import (
     spaced,
     text,
 )
+from tta_bench.report.trace import MAX_POINTS
 from tta_bench.results.visits import Visit
 
-MOST = 6
-"""Number of entries, besides the baseline, with their own colour; the others are grey until selected."""
 LANE = 15
 BAND = 12
 FAMILIES = ("#b35806", "#4575b4", "#1b8a6b", "#7a6bb0")
 """Noise, blur, weather, digital: distinguishable with all common kinds of colour vision, and labelled as well."""
 
 Points = Sequence[tuple[float, float]]
-
-
-@dataclass(frozen=True)
-class Look:
-    """Appearance of an entry.
-
-    Attributes:
-        id: Its id in the page.
-        colour: Class of its colour: ``c0`` to ``c5``, ``base`` or ``other``.
-    """
-
-    id: str
-    colour: str
-
-    @property
-    def stands_out(self) -> bool:
-        """Whether it has its own colour."""
-        return self.colour != "other"
-
-
-def looks_of(groups: Sequence[Group]) -> dict[Entry, Look]:
-    """Choose colours for the baseline and the best entries of each group, if possible the same in all groups."""
-    slots: dict[str, int] = {}
-    found = {}
-    for number, group in enumerate(groups, start=1):
-        chosen = [entry for entry in best_first(group) if entry is not group.baseline_entry][:MOST]
-        free = [slot for slot in range(MOST) if slot not in {slots.get(entry.label) for entry in chosen}]
-        taken: dict[int, Entry] = {}
-        for entry in chosen:
-            slot = slots.get(entry.label, -1)
-            if slot in taken or slot < 0:
-                slot = free.pop(0)
-            taken[slots.setdefault(entry.label, slot)] = entry
-            taken[slot] = entry
-        colours = {entry: f"c{slot}" for slot, entry in taken.items()}
-        for k, entry in enumerate(group.entries):
-            colour = "base" if entry is group.baseline_entry else colours.get(entry, "other")
-            found[entry] = Look(f"g{number}e{k}", colour)
-    return found
 
 
 def domain_colours(domains: Sequence[str]) -> dict[str, str]:
