@@ -89,9 +89,15 @@ def test_tent_from_the_stream_to_new_images(photos, tmp_path):
     assert [row["path"] for row in read(output)] == [f"{k}.png" for k in range(20)]
     done = CliRunner().invoke(app, ["predict", *words])
     assert "new.csv already exists: remove it, or choose another output" in " ".join(done.output.split()), done.output
-    fresh = tta.load_adapted(run)
-    first = fresh(pixels(photos, 0, 8)).argmax(dim=1).tolist()
-    assert [int(row["predicted"]) for row in read(output)][:8] == first
+    for adapt in (False, True):  # every batch meets the saved state, or what the batches before it left
+        learning = tmp_path / f"{adapt}.csv"
+        CliRunner().invoke(app, ["predict", *words[:3], f"output={learning}", f"adapt={str(adapt).lower()}"])
+        expected, again = [], tta.load_adapted(run)
+        for start in (0, 8, 16):
+            method = again if adapt else tta.load_adapted(run)
+            scores = method(pixels(photos, start, min(start + 8, 20))).double().softmax(dim=1)
+            expected += scores.amax(dim=1).tolist()
+        assert [float(row["confidence"]) for row in read(learning)] == expected
 
 
 def test_a_method_that_adds_something_saves_its_state_only_and_says_why(photos, tmp_path):

@@ -78,7 +78,7 @@ class Forgetting(L.Callback):
                 source_scores = source(source.prepare(images))
             wrong += int((scores.argmax(dim=1) != labels).sum())
             source_wrong += int((source_scores.argmax(dim=1) != labels).sum())
-            pl_module.load_adaptation_state(deepcopy(state))  # an optimizer updates its loaded tensors in place
+            pl_module.load_adaptation_state(state)
         self.facts = {
             "forgetting": 100 * (wrong - source_wrong) / self.images,
             "source_error_after": 100 * wrong / self.images,

@@ -150,7 +150,8 @@ def predict(words: Words = None) -> None:
         if not isinstance(adapt, bool) or not isinstance(size, int) or size < 1:
             raise ValueError(f"adapt is true or false and batch_size a number of images; got {adapt!r} and {size!r}")
         file = Path(str(output or "predictions.csv"))
-        count = predict_images(Path(str(given["run"])), Path(str(given["images"])), file, adapt=adapt, batch_size=size)
+        places = Path(str(given["run"])), Path(str(given["images"])), file
+        count = predict_images(*places, adapt=adapt, batch_size=size, console=console)
         console.print(f"{count} images in {file}", highlight=False, markup=False, soft_wrap=True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from copy import deepcopy
 from typing import Any, ClassVar, final
 
 import lightning.pytorch as L
@@ -269,14 +270,14 @@ class TTAMethod(L.LightningModule, ABC):
 
     @final
     def load_adaptation_state(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state; states may have grown since."""
+        """Go on from a saved state, which stays as it is; states may have grown since."""
         self.configure_model()
         self._state.restore(state["tensors"], state["initial"])
         self.rng.set_state(state["rng"].cpu())
         self.source_ready = state["source_ready"]
         self.restart_optimizer()
         if self.optimizer is not None:
-            self.optimizer.load_state_dict(state["optimizer"])
+            self.optimizer.load_state_dict(deepcopy(state["optimizer"]))  # else its tensors would be updated in place
 
     @final
     def start_from(self, state: dict[str, Any]) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 import torch
 
 from tests.helpers.methods import Honest
 from tta_bench import testing
-from tta_bench.methods import DPCore
+from tta_bench.methods import DPCore, Tent
 from tta_bench.types import SourceNeed
 
 
@@ -44,3 +46,16 @@ class TestCallingAMethod:
         method = Honest(testing.toy_backbone())
         with torch.inference_mode(), pytest.raises(RuntimeError, match=r"outside of torch\.inference_mode\(\)"):
             method(testing.batches(1)[0])
+
+
+def test_a_state_that_was_loaded_can_be_loaded_again():
+    """The optimizer updates moments in place: they must not be those of the state."""
+    method = Tent(testing.toy_backbone(), lr=0.1, steps=2)  # the prediction follows the first of two updates
+    first, second = testing.batches(2)
+    method(first)
+    state = deepcopy(method.adaptation_state())
+    scores = []
+    for _ in range(2):
+        method.load_adaptation_state(state)
+        scores.append(method(second))
+    assert torch.equal(*scores)
