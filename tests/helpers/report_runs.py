@@ -27,7 +27,7 @@ def result(method: str = "tent", seed: int = 0, errors: tuple[float, ...] = (40.
         "data": {"clean": "procedural shapes", "num_images": 10, "severity": 5},
         "config": {
             "setting": {"kind": "cdc", "batch_size": 4, "delta": 1.0, "rounds": 1, "order": None},
-            "trainer": {"precision": "32-true"}, "method": {"lr": 0.1},
+            "trainer": {"precision": "32-true"}, "model": {"compile": "off"}, "method": {"lr": 0.1},
         },
         "versions": {"tta_bench": "0.1.0", "torch": "2.14.1"}, "started": "2026-01-02T03:04:05+00:00",
         "finished": "2026-01-02T04:04:05+00:00", "source_seconds": 0.0, "device": "cpu (1 threads)",

@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field, PydanticUserError, TypeAdapter, Validati
 
 from tta_bench.config.words import ConfigError
 from tta_bench.streams import KINDS
+from tta_bench.suggestions import did_you_mean
 
 MISSING = "???"  # a value that only the user knows
 Count = Annotated[int, Field(ge=0)]
@@ -105,7 +106,7 @@ def check(key: str, value: Any, hint: Any, text: str | None = None) -> Any:
         # Values come from overrides and files, so JSON's rules apply: a list may be a tuple, but true is not 1.
         return adapter.dump_python(adapter.validate_json(json.dumps(value), strict=True), mode="json", warnings=False)
     except ValidationError as error:
-        raise ConfigError(f"{key} must be {_allowed(error)}; got {value!r}") from error
+        raise ConfigError(f"{key} must be {_allowed(error)}; got {value!r}{_nearest(error)}") from error
 
 
 def _takes(adapter: TypeAdapter[Any], value: Any) -> bool:
@@ -158,9 +159,19 @@ def _allowed(error: ValidationError) -> str:
     said = []
     for one in error.errors(include_url=False):
         if one["type"] == "literal_error":
-            text = f"one of {one['ctx']['expected'].replace(' or ', ', ')}".replace("'", "")
+            text = f"one of {', '.join(_choices(one))}"
         else:
             text = SAID.get(one["type"], one["msg"].removeprefix("Input should be "))
         if one["type"] != "is_instance_of":  # objects cannot be given as overrides
             said.append(f"a list, each item {text}" if any(isinstance(p, int) for p in one["loc"]) else text)
     return " or ".join(dict.fromkeys(said))
+
+
+def _nearest(error: ValidationError) -> str:
+    """The word of a list of words that was meant, if one is near."""
+    wrong = [one for one in error.errors(include_url=False) if one["type"] == "literal_error"]
+    return did_you_mean(wrong[0]["input"], (), more=_choices(wrong[0])) if wrong else ""
+
+
+def _choices(literal_error: Mapping[str, Any]) -> list[str]:
+    return literal_error["ctx"]["expected"].replace(" or ", ", ").replace("'", "").split(", ")

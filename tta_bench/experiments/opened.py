@@ -57,5 +57,6 @@ class Opened:
         if key not in self._models:
             self._models[key] = source_model(node, name, self.domains(dataset))
         fresh = copy.deepcopy(self._models[key])
-        fresh.meter = PassMeter()  # otherwise copies share one meter, which only those of one run should
+        # Otherwise copies share these two, which only those of one run should.
+        fresh.meter, fresh.compilation = PassMeter(), fresh.compilation.renewed()
         return fresh

@@ -212,6 +212,7 @@ class TTAMethod(L.LightningModule, ABC):
         _require_gradients()
         if self.source_need is not SourceNeed.NOTHING:
             self.require_source()
+        self.backbone.compilation.begin(len(images))
         with torch.enable_grad(), self.backbone.precision.inside_the_network(self.device.type):
             scores = self.forward_and_adapt(self.backbone.prepare(images.to(self.device))).detach()
         if not torch.isfinite(scores).all():
@@ -266,6 +267,7 @@ class TTAMethod(L.LightningModule, ABC):
             "scaler": self._scaler.state_dict() if self._scaler else None,
             "rng": self.rng.get_state(),
             "source_ready": self.source_ready,
+            "compiled_size": self.backbone.compilation.batch_size,
         }
 
     @final
@@ -275,6 +277,7 @@ class TTAMethod(L.LightningModule, ABC):
         self._state.restore(state["tensors"], state["initial"])
         self.rng.set_state(state["rng"].cpu())
         self.source_ready = state["source_ready"]
+        self.backbone.compilation.batch_size = state["compiled_size"]
         self.restart_optimizer()
         if self.optimizer is not None:
             self.optimizer.load_state_dict(deepcopy(state["optimizer"]))  # else its tensors would be updated in place
@@ -336,6 +339,7 @@ class TTAMethod(L.LightningModule, ABC):
         scales = getattr(self.trainer.precision_plugin, "scaler", None) is not None  # 16-mixed
         self._scaler = torch.amp.GradScaler(self.device.type) if scales else None
         if self._resumed is None:
+            self.backbone.compilation.batch_size = None
             self.reset()
             return
         self.restart_optimizer()

@@ -257,6 +257,7 @@ def protocol_key(run: RunRecord) -> Key:
         **{key: result[key] for key in ("domains", "weights_sha256", "preprocess")},
         "trainer.precision": config["trainer"]["precision"],
         "trainer.matmul": config["trainer"].get("matmul"),
+        "model.compile": config["model"].get("compile"),
     }
 
 

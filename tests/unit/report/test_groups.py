@@ -44,6 +44,7 @@ def entry(found, label):
         ("config__setting__delta", 0.1, "setting.delta"),
         ("config__setting__rounds", 3, "setting.rounds"),
         ("config__trainer__precision", "16-mixed", "trainer.precision"),
+        ("config__model__compile", "default", "model.compile"),
         ("stream_sha256", "f" * 64, "stream"),
     ],
 )

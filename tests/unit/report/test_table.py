@@ -25,7 +25,8 @@ def result(method="tent", seed=0, errors=(40.0, 20.0), **changes):
         "source_mean_error": 35.0, "forward_per_sample": 1.0, "backward_per_sample": 1.0, "coreset_size": None,
         "seconds": 2.0,
         "config": {
-            "setting": {"kind": "cdc", "delta": 1.0}, "trainer": {"precision": "32-true"}, "method": {"lr": 0.1}
+            "setting": {"kind": "cdc", "delta": 1.0}, "trainer": {"precision": "32-true"},
+            "model": {"compile": "off"}, "method": {"lr": 0.1},
         },
     }  # fmt: skip
     made = copy.deepcopy(made)

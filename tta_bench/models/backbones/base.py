@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from tta_bench.models.compilation import Compilation
 from tta_bench.models.parallel import gather, share_of
 from tta_bench.models.precision import NetworkPrecision, half_in, network_pass, store_matrices
 from tta_bench.models.preprocess import Preprocess, enlarge, resize_and_crop, to_unit
@@ -129,6 +130,7 @@ class Backbone(nn.Module):
         self.source_preprocess: Preprocess | None = None
         self.meter = PassMeter()
         self.precision = NetworkPrecision()
+        self.compilation = Compilation()
 
     @property
     def dtype(self) -> torch.dtype:
@@ -180,22 +182,30 @@ class Backbone(nn.Module):
     def _encode(self, tokens: Tensor, prompt: Tensor | None) -> Tensor:
         raise NotImplementedError  # a subclass wraps its network's body here
 
-    def classify(self, features: Tensor) -> Tensor:
-        """Compute logits (B, K) from features (B, D)."""
+    def _classify(self, features: Tensor) -> Tensor:
         raise NotImplementedError  # a subclass wraps its network's head here
+
+    def _embed_normalized(self, images: Tensor) -> Tensor:
+        return self._embed(self.normalize(images))
 
     @network_pass
     def embed(self, images: Tensor) -> Embedded:
         """Embed images (B, C, H, W) in [0, 1] for ``encode``."""
         share = images[share_of(len(images))]
-        return Embedded(self._embed(self.normalize(share)), len(images))
+        return Embedded(self.compilation(self._embed_normalized, len(images), share), len(images))
 
     @network_pass
     def encode(self, embedded: Embedded, prompt: Tensor | None = None) -> Tensor:
         """Compute features (B, D) of embedded images, optionally with prompt tokens (L, prompt_dim)."""
-        features = gather(self._encode(embedded.tokens, prompt), embedded.batch_size)
+        features = self.compilation(self._encode, embedded.batch_size, embedded.tokens, prompt)
+        features = gather(features, embedded.batch_size)
         self.meter.observe(features)
         return features
+
+    @network_pass
+    def classify(self, features: Tensor) -> Tensor:
+        """Compute logits (B, K) from features (B, D)."""
+        return self.compilation(self._classify, len(features), features)
 
     def embed_masked(self, images: Tensor, mask: Tensor, mask_token: Tensor) -> Embedded:
         """Embed images (B, C, H, W) in [0, 1], with ``mask_token`` (mask_dim,) for patches where ``mask`` (B, N)."""

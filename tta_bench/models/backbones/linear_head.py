@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from tta_bench.models.backbones.base import Backbone
-from tta_bench.models.precision import network_pass
 
 ANY_SIZE = 64  # pixels; large enough for the strides of common networks
 
@@ -56,8 +55,6 @@ class LinearHeadBackbone(Backbone):
         features: Tensor = self.network(tokens)
         return features
 
-    @network_pass
-    def classify(self, features: Tensor) -> Tensor:
-        """Compute logits (B, K) from features (B, D)."""
+    def _classify(self, features: Tensor) -> Tensor:
         logits: Tensor = self.head(features)
         return logits

@@ -7,7 +7,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from tta_bench.models.backbones.base import Backbone
-from tta_bench.models.precision import network_pass
 
 
 class TimmBackbone(Backbone):
@@ -41,8 +40,6 @@ class TimmBackbone(Backbone):
         features: Tensor = self.network.forward_head(self.network.forward_features(tokens), pre_logits=True)
         return features
 
-    @network_pass
-    def classify(self, features: Tensor) -> Tensor:
-        """Compute logits (B, K) from features (B, D)."""
+    def _classify(self, features: Tensor) -> Tensor:
         logits: Tensor = self.network.get_classifier()(features)
         return logits

@@ -143,9 +143,7 @@ class ViTBackbone(Backbone):
         self.meter.observe(features)
         return features, gather(torch.stack(outputs, dim=1), embedded.batch_size)
 
-    @network_pass
-    def classify(self, features: Tensor) -> Tensor:
-        """Compute logits (B, K) from features (B, D)."""
+    def _classify(self, features: Tensor) -> Tensor:
         logits: Tensor = self.vit.head(self.vit.head_drop(features))
         return logits
 
@@ -175,9 +173,7 @@ class DistilledViTBackbone(ViTBackbone):
     def _pool(self, tokens: Tensor) -> Tensor:
         return tokens[:, :2].flatten(1)
 
-    @network_pass
-    def classify(self, features: Tensor) -> Tensor:
-        """Compute logits (B, K) from features (B, 2 D)."""
+    def _classify(self, features: Tensor) -> Tensor:
         cls, distilled = self.vit.head_drop(features).chunk(2, dim=1)
         logits: Tensor = (self.vit.head(cls) + self.vit.head_dist(distilled)) / 2
         return logits

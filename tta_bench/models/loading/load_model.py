@@ -22,6 +22,7 @@ from tta_bench.models.backbones.base import Backbone
 from tta_bench.models.backbones.linear_head import LinearHeadBackbone
 from tta_bench.models.backbones.timm_cnn import TimmBackbone
 from tta_bench.models.backbones.vit import DistilledViTBackbone, ViTBackbone
+from tta_bench.models.compilation import Compilation, Mode
 from tta_bench.models.loading.checkpoint import Origin, load_weights
 from tta_bench.models.loading.factories import call_factory, robustbench_card, torchvision_card
 from tta_bench.models.preprocess import Preprocess, Profile, check_normalisation, profile_of
@@ -43,6 +44,7 @@ def load_model(
     source_preprocess: str | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
+    compile: Mode = "off",
 ) -> Backbone:
     """Load a source model.
 
@@ -65,6 +67,8 @@ def load_model(
             released DPCore uses ``timm`` there and ``paper`` for the stream.
         mean: Overrides the normalisation mean per channel, for images in [0, 1]; requires ``std``.
         std: Overrides the normalisation standard deviation per channel; requires ``mean``.
+        compile: Mode of ``torch.compile`` for the passes of the network during a stream: ``default``,
+            ``reduce-overhead`` (CUDA graphs) or ``max-autotune``.
 
     Returns:
         The backbone in eval mode, float32, with attributes ``weights_sha256``, ``weights_origin`` and ``preprocess``.
@@ -73,6 +77,7 @@ def load_model(
         ValueError: If the name, the yaml or the checkpoint is wrong; the message says what to do.
         FileNotFoundError: If a file does not exist.
     """
+    compilation = Compilation(compile)
     card, network, origin = load_network(name, checkpoint, config, checkpoint_key)
     sha256 = weights_sha256(network.state_dict())
     own = profile_of(preprocess, card["mean"], card["std"], input_size(network, card))
@@ -81,6 +86,7 @@ def load_model(
     backbone = wrap(network, own).eval()
     backbone.weights_sha256, backbone.preprocess = sha256, own
     backbone.weights_origin = None if origin is None else origin._asdict()
+    backbone.compilation = compilation
     if source_preprocess is not None:
         other = profile_of(source_preprocess, card["mean"], card["std"], input_size(network, card))
         backbone.source_preprocess = None if other == own else other
