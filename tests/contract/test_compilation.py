@@ -102,9 +102,10 @@ class Overflows(Honest):
         return logits
 
 
+@pytest.mark.slow
 def test_gradients_that_overflow_are_computed_again():
     backbone = testing.toy_backbone()
-    backbone.compilation = Compilation("default", "aot_eager")
+    backbone.compilation = Compilation("default", "inductor")
     plugin = MixedPrecision("16-mixed", "cpu", scaler=torch.amp.GradScaler("cpu"))
     watch = run(method := Overflows(backbone), plugins=[plugin])
     assert watch.graphs[-1] > 0
