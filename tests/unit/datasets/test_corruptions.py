@@ -312,6 +312,19 @@ def test_generated_frost_textures_are_five_and_always_the_same():
     assert len({texture.tobytes() for texture in again}) == 5
 
 
+def test_generated_frost_textures_are_those_of_earlier_versions():
+    """Errors under frost are only comparable if the textures are."""
+    found = [texture[100:400:133, 40:400:151].mean(axis=2) for texture in generate_frost_textures()]
+    expected = [
+        [[120.0, 114.0, 140.0], [142.0, 128.0, 143.0], [124.0, 120.0, 104.0]],
+        [[207.7, 220.7, 243.7], [217.7, 209.7, 209.7], [197.7, 219.7, 156.7]],
+        [[168.7, 213.7, 200.7], [212.7, 199.7, 241.7], [189.7, 209.7, 198.7]],
+        [[152.0, 156.0, 150.0], [122.0, 140.0, 167.0], [151.0, 133.0, 140.0]],
+        [[108.3, 111.3, 112.3], [124.3, 81.3, 164.3], [112.3, 92.3, 71.3]],
+    ]
+    np.testing.assert_allclose(found, expected, atol=1)
+
+
 def spread(name, family, make_rng, draws=300):
     """Mean, contrast and roughness of a corrupted 32-pixel picture, draw by draw: three arrays (draws,)."""
     outputs = [corrupt(picture(32, 32), name, 5, family=family, rng=make_rng(seed)) for seed in range(draws)]
