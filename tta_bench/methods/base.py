@@ -167,15 +167,6 @@ class TTAMethod(L.LightningModule, ABC):
         """Forget the optimizer's moments."""
         self.optimizer = self.configure_optimizers()
 
-    def require_source(self) -> None:
-        """Check that the method was fitted to the source.
-
-        Raises:
-            RuntimeError: If neither ``fit_source`` nor a cached source state came first.
-        """
-        if not self.source_ready:
-            raise RuntimeError(f"{type(self).__name__} needs the source: call fit_source(loader) before the stream")
-
     # ---- what everybody else calls -----------------------------------------------------------------------
 
     @final
@@ -210,8 +201,8 @@ class TTAMethod(L.LightningModule, ABC):
 
     def _checked(self, images: Tensor, place: str = "") -> Tensor:
         _require_gradients()
-        if self.source_need is not SourceNeed.NOTHING:
-            self.require_source()
+        if self.source_need is not SourceNeed.NOTHING and not self.source_ready:
+            raise RuntimeError(f"{type(self).__name__} needs the source: call fit_source(loader) before the stream")
         self.backbone.compilation.begin(len(images))
         with torch.enable_grad(), self.backbone.precision.inside_the_network(self.device.type):
             scores = self.forward_and_adapt(self.backbone.prepare(images.to(self.device))).detach()

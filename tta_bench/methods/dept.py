@@ -168,7 +168,6 @@ class DePT(TTAMethod):
 
     def forward_and_adapt(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) in [0, 1] -> the student's logits (B, K) or (B, K, H, W) before its step."""
-        self.require_source()
         with torch.no_grad():
             plain = encode_prompted(self.backbone, images)
             logits = self.backbone.classify(plain.encoded)

@@ -179,7 +179,6 @@ class DPCore(TTAMethod):
 
     def forward_and_adapt(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) in [0, 1] -> logits (B, K) of the last forward pass, before its update (Alg. 1)."""
-        self.require_source()
         h = self.hparams
         self._passes, self._last = (1, 0), dict(UNMEASURED)
         batch = self.space.embed(self.backbone, images)

@@ -79,7 +79,6 @@ class DPCoreB(DPCore):
 
     def forward_and_adapt(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) in [0, 1] -> logits (B, K) under the prompt of the last full buffer."""
-        self.require_source()
         with torch.no_grad():
             embedded = self.space.embed(self.backbone, images)
             run = self.space.prompted if len(self.coreset) > 0 else self.space.raw

@@ -60,7 +60,6 @@ class DPCoreSimplified(DPCore):
 
     def forward_and_adapt(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) in [0, 1] -> logits (B, K) of the last forward pass, before its update (Alg. 2)."""
-        self.require_source()
         batch = self.space.embed(self.backbone, images)
         features = self.space.raw(self.backbone, batch)
         self._passes = (1, 0)

@@ -207,7 +207,6 @@ class EATA(ETA):
 
     def forward_and_adapt(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) in [0, 1] -> logits (B, K) or (B, K, H, W) before the update."""
-        self.require_source()
         return super().forward_and_adapt(images)
 
     def penalty(self) -> Tensor:

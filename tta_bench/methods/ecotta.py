@@ -119,7 +119,6 @@ class EcoTTA(TTAMethod):
 
     def forward_and_adapt(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) in [0, 1] -> logits (B, K) or (B, K, H, W) before the step on the entropies."""
-        self.require_source()
         if self.hparams.mode == "two_phase":
             _, distances = encode_with_distances(self.backbone, images, local=True)
             self.update(self._penalty(distances))

@@ -129,7 +129,6 @@ class FOA(TTAMethod):
     @torch.no_grad()
     def forward_and_adapt(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) in [0, 1] -> logits (B, K) of the fittest prompt, its features shifted."""
-        self.require_source()
         embedded, shift = self.backbone.embed(images), self.shift()
         if len(images) == 1:
             features, _ = self.backbone.encode_layers(embedded, self._tokens(self.best_prompt))

@@ -145,7 +145,6 @@ class PeTTA(TTAMethod):
 
     def forward_and_adapt(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) in [0, 1] -> the teacher's logits (B, K), before its update."""
-        self.require_source()
         with torch.no_grad():
             features = self.teacher.features(images)
             logits = self.teacher.classify(features)

@@ -122,7 +122,6 @@ class SANTA(TTAMethod):
 
     def forward_and_adapt(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) in [0, 1] -> logits (B, K), before the update."""
-        self.require_source()
         h = self.hparams
         with torch.no_grad():
             anchor = self.anchor(images)

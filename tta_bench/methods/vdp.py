@@ -140,7 +140,6 @@ class VDP(TTAMethod):
 
     def forward_and_adapt(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) in [0, 1] -> logits (B, K, ...) under the teacher's prompts before the update."""
-        self.require_source()
         with torch.no_grad():
             target = self.backbone(self.prompted(images, self.teacher_specific + self.teacher_agnostic))
         logits = self.backbone(self.prompted(images, self.specific + self.agnostic))

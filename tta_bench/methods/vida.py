@@ -147,7 +147,6 @@ class ViDA(TTAMethod):
 
     def forward_and_adapt(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) in [0, 1] -> the teacher's logits (B, K) or (B, K, H, W), before the update."""
-        self.require_source()
         with torch.no_grad():
             self.balance(torch.stack([self.teacher(view) for view in self.draw_views(images)]))
             target: Tensor = self.teacher(images)

@@ -143,10 +143,8 @@ def test_too_few_source_images_are_refused():
 
 
 def test_eata_without_its_source_is_refused():
-    method = EATA(toy_backbone())
-    method.configure_model()
     with pytest.raises(RuntimeError, match="EATA needs the source"):
-        method.forward_and_adapt(batches(1)[0])
+        EATA(toy_backbone())(batches(1)[0])
 
 
 # ---- RDumb -----------------------------------------------------------------------------------------------------

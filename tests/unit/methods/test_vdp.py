@@ -70,10 +70,8 @@ def test_the_first_prediction_is_that_of_the_warmed_up_prompt():
 
 
 def test_without_the_source_it_refuses():
-    built = VDP(toy_backbone())
-    built.configure_model()
     with pytest.raises(RuntimeError, match="VDP needs the source"):
-        built.forward_and_adapt(IMAGES)
+        VDP(toy_backbone())(IMAGES)
 
 
 def test_a_prompt_is_added_to_the_border_of_each_image():

@@ -688,6 +688,8 @@ class TestAsGiven:
         assert stream.params["boundaries"] == [1]
         assert self.given(batch_size=2, gap_hours=9).params["boundaries"] == []
         assert self.given(batch_size=2, gap_hours=None) == stream
+        hours = self.ARRIVALS._replace(times=np.array([0.0, 3600.0, 7200.5, 7200.5]))  # an hour is no pause of an hour
+        assert self.given(batch_size=1, arrivals=hours, gap_hours=1).params["boundaries"] == [2]
 
     def test_other_data_arrive_domain_after_domain(self):
         stream = make_stream("as_given", sizes={"a": 2, "b": 1}, batch_size=2)
