@@ -647,6 +647,15 @@ def test_a_visit_of_one_batch_in_12000_is_seen():
     assert lanes[1, :, 3].tolist() == [float(k == 7001 * MAX_COLUMNS // 12_000) for k in range(MAX_COLUMNS)]
 
 
+def test_a_lane_has_the_colour_of_its_domain_however_small_its_share():
+    ids = np.array([0, 0, 0, 1, 1, 1, 1, 1])  # a quarter of the first batch, then all of the second
+    stream = Schedule("demo", {}, ("fog", "snow"), ids, np.arange(8), np.array([0, 4, 8]))
+    lanes = lane_picture(stream)
+    np.testing.assert_allclose(lanes[1, 0, :3], lanes[1, 1, :3])
+    assert lanes[1, 0, :3].max() > 0
+    assert lanes[1, :, 3].tolist() == [0.5, 1.0]  # the root of the share
+
+
 def test_the_share_of_each_class_in_each_batch_follows_the_labels_of_the_samples_that_arrive():
     """Two domains whose samples have other labels: batch 0 has classes 0, 0, 2, batch 1 has 1, 2."""
     schedule = Schedule("demo", {}, ("fog", "snow"), [0, 0, 1, 1, 0], [1, 2, 0, 1, 0], [0, 3, 5])
