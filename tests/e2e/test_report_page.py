@@ -57,9 +57,20 @@ def test_the_baseline_is_a_matter_of_choice(home):
     assert "there is no baseline tant: choose one of " in wrong.output
 
 
+def test_figures_are_drawn_beside_the_tables(home, tmp_path):
+    done = report(home, "--output", tmp_path / "a.tex", "--deviations", "--figures", tmp_path / "figures")
+    assert done.exit_code == 0
+    assert f"Figures in {tmp_path}/figures" in done.output
+    assert "shapes_c-csc-shapes_vit has no figure coreset_growth: no finished run has the curve" in done.output
+    drawn = {path.relative_to(tmp_path / "figures").as_posix() for path in (tmp_path / "figures").rglob("*.pdf")}
+    kinds = ("cost_against_error", "error_by_domain", "error_over_stream")
+    assert drawn == {f"shapes_c-{setting}-shapes_vit/{kind}.pdf" for setting in ("cdc", "csc") for kind in kinds}
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
+        (["--deviations"], "deviations can be chosen for LaTeX only, the format is terminal: drop --deviations"),
         (["--format", "pdf"], "there is no format pdf"),
         (["--output", "report.pdf"], "report.pdf has no known suffix"),
         (["--output", "nowhere/report.md"], "cannot write nowhere/report.md"),

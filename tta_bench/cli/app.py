@@ -240,6 +240,12 @@ def report(
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Write to this file instead of the terminal")] = None,
     baseline: Annotated[str, typer.Option(help="Method (or column) that gains are relative to")] = "source",
+    figures: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Also draw figures for papers, as PDF, SVG and PNG")
+    ] = None,
+    deviations: Annotated[
+        bool, typer.Option("--deviations", help="LaTeX: standard deviations in all cells, not only of the mean")
+    ] = False,
     from_wandb: Annotated[
         str | None,
         typer.Option(metavar="ENTITY/PROJECT", help="Also report on the runs of this W&B project"),
@@ -254,11 +260,12 @@ def report(
 
     - `tta-bench report runs/shapes_c/cdc`
     - `tta-bench report runs --output report.html --baseline tent`
+    - `tta-bench report runs --output tables.tex --figures figures`
     - `tta-bench report --from-wandb me/tta_bench --output report.html`
     """
     with _one_sentence():
         from tta_bench.files import writing
-        from tta_bench.report import comparison_tables, format_of, report_text
+        from tta_bench.report import comparison_tables, format_of, report_figures, report_text
         from tta_bench.results.run_folder import read_results
 
         form = form or (format_of(output) if output else "terminal")
@@ -274,10 +281,14 @@ def report(
             from tta_bench.loggers.wandb_transfer import to_wandb as give
 
             give(folders, to_wandb, baseline, errors)
-        if output is None and form == "terminal":
+        if figures:
+            for told in report_figures(results, figures, baseline):
+                say(errors, told, "dim")
+            say(errors, f"Figures in {figures}")
+        if output is None and form == "terminal" and not deviations:
             _print_tables(results, comparison_tables(results, baseline))
             return
-        text = report_text(results, form, baseline, output.parent if output else None)
+        text = report_text(results, form, baseline, output.parent if output else None, deviations)
         if output is None:
             sys.stdout.write(text)  # typer.echo mistrusts an ASCII terminal and writes UTF-8
             return

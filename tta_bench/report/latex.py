@@ -1,4 +1,4 @@
-"""LaTeX tables with booktabs in the layout of the paper: methods down, corruptions or rounds across in groups."""
+"""LaTeX tables with booktabs in the layout of papers: methods down, corruptions or rounds across in groups."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from itertools import groupby
 
 from tta_bench.report.groups import Entry, Group
 from tta_bench.report.measures import Measure, column_measures, mean_measure
+from tta_bench.report.names import DATASETS, METHODS, MODELS, SETTINGS, display, entry_name, group_slugs
+from tta_bench.report.protocol import protocol_card
 
 PREAMBLE = r"% Needs \usepackage{booktabs} and \usepackage{graphicx}."
+PROTOCOL = ("Data set", "Setting", "Batch size", "Streams", "Model", "Preprocessing", "Precision")
+"""The parts of the protocol card that a footnote repeats."""
 SPECIAL = {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
     ">": r"\textgreater{}", "|": r"\textbar{}", "·": r"$\cdot$", "–": "--", "±": r"$\pm$",
@@ -16,26 +20,34 @@ SPECIAL = {
 }  # fmt: skip
 
 
-def latex_report(groups: Sequence[Group]) -> str:
-    """Format one ``table*`` per group."""
-    return "\n\n".join([PREAMBLE, *(_table(group) for group in groups)]) + "\n"
+def latex_report(groups: Sequence[Group], *, deviations: bool = False) -> str:
+    """Format one ``table*`` per group.
+
+    Args:
+        groups: The groups.
+        deviations: Whether every cell has its standard deviation, and not only the mean.
+    """
+    slugs = group_slugs(groups)
+    tables = [_table(group, slug, deviations) for group, slug in zip(groups, slugs, strict=True)]
+    return "\n\n".join([PREAMBLE, *tables]) + "\n"
 
 
-def _table(group: Group) -> str:
+def _table(group: Group, slug: str, deviations: bool) -> str:
     columns, mean = column_measures(group), mean_measure(group)
     heads = [(heading, len(list(same))) for heading, same in groupby(columns, key=lambda measure: measure.heading)]
     ranks = {measure: measure.ranks(group) for measure in (*columns, mean)}
     better = r"\uparrow" if mean.higher else r"\downarrow"
-    names = [*(escape(measure.title) for measure in columns), f"Mean${better}$", r"Gain$\uparrow$"]
+    names = [*(escape(measure.title.replace("_", " ")) for measure in columns), f"Mean${better}$", r"Gain$\uparrow$"]
     rows = []
     for entry in group.baseline_first:
-        cells = [_cell(entry, measure, ranks[measure].get(entry), with_std=measure is mean) for measure in ranks]
+        cells = [_cell(entry, m, ranks[m].get(entry), with_std=deviations or m is mean) for m in ranks]
         rows.append([_name(entry), *cells, _gain(group, entry)])
     return "\n".join(
         [
             r"\begin{table*}[t]",
             r"\centering",
             f"\\caption{{{_caption(group)}}}",
+            f"\\label{{tab:{slug}}}",
             r"\resizebox{\textwidth}{!}{%",
             f"\\begin{{tabular}}{{l{'c' * len(columns)}cc}}",
             r"\toprule",
@@ -45,6 +57,7 @@ def _table(group: Group) -> str:
             *(f"{' & '.join(row)} \\\\" for row in rows),
             r"\bottomrule",
             r"\end{tabular}}",
+            rf"\par\smallskip\raggedright\footnotesize\textsuperscript{{*}}{_footnote(group)}",
             r"\end{table*}",
         ]
     )
@@ -62,20 +75,27 @@ def _headings(heads: Sequence[tuple[str, int]]) -> list[str]:
 
 
 def _caption(group: Group) -> str:
-    what = "Mean IoU" if group.segments else "Classification error"
-    several = max((len(entry.counted) for entry in group.entries), default=0) > 1
-    note = f" Only this table: {escape(group.note)}." if group.note else ""
-    spread = " Mean $\\pm$ standard deviation over the streams." if several else ""
+    tables = zip((DATASETS, SETTINGS, MODELS), group.protocol[""], strict=True)
+    dataset, setting, model = (escape(display(table, str(name))) for table, name in tables)
+    what = "Mean IoU (\\%, higher is better)" if group.segments else "Classification error (\\%, lower is better)"
+    streams = max((len(entry.counted) for entry in group.entries), default=0)
+    spread = f", mean and standard deviation over {streams} streams" if streams > 1 else ""
+    odd = "".join(f" \\textbf{{Inconsistent files:}} {escape(told)}" for told in group.disagreements)
     return (
-        f"{what} (\\%), {escape(group.name)}, {escape(group.in_words())}.{note}{spread} "
-        f"Gain over {escape(group.baseline)} in points. \\textbf{{Best}} and \\underline{{second best}} of the "
-        "methods that finished the same streams."
-        + "".join(f" \\textbf{{Inconsistent files:}} {escape(told)}" for told in group.disagreements)
+        f"{what} on {dataset} under {setting} with {model}{spread}.\\textsuperscript{{*}} The gain is over "
+        f"{escape(display(METHODS, group.baseline))}, in points. The best method is in bold, the second best "
+        f"underlined, among those that finished the same streams.{odd}"
     )
 
 
+def _footnote(group: Group) -> str:
+    """The protocol in small print."""
+    card = [f"{term}: {', '.join(values)}" for term, values in protocol_card(group) if term in PROTOCOL and values]
+    return escape(". ".join([*card, *([f"Only this table: {group.note}"] if group.note else [])]) + ".")
+
+
 def _name(entry: Entry) -> str:
-    return escape(entry.label + (f" ({', '.join(entry.notes)})" if entry.notes else ""))
+    return escape(entry_name(entry) + (f" ({', '.join(entry.notes)})" if entry.notes else ""))
 
 
 def _cell(entry: Entry, measure: Measure, rank: int | None, *, with_std: bool) -> str:

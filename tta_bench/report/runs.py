@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tta_bench.datasets.files.table import read_table
 from tta_bench.report.trace import Reduced, Trace, reduced
 from tta_bench.results.run_folder import FILES
 
@@ -127,6 +129,25 @@ class RunRecord:
     @cached_property
     def _read(self) -> Reduced:
         return reduced(self.result)
+
+    @property
+    def confusion(self) -> dict[tuple[int, int], int]:
+        """Pixels, or samples with a label, by true and predicted class.
+
+        It is empty if the run is classification and did not save its predictions.
+
+        Raises:
+            ValueError: If its predictions cannot be read.
+        """
+        if self.folder is None or self.trace.confusion:
+            return self.trace.confusion
+        tables = (self.folder / f"predictions.{suffix}" for suffix in ("csv", "parquet"))
+        table = next((path for path in tables if path.is_file()), None)
+        if table is None:
+            return {}
+        columns = read_table(table, "predicted", ["label"]).columns
+        pairs = Counter(zip(columns["label"], columns["predicted"], strict=True))
+        return {(int(label), int(str(predicted))): n for (label, predicted), n in pairs.items() if label is not None}
 
     @property
     def pauses(self) -> list[int]:

@@ -29,7 +29,13 @@ def format_of(path: Path) -> str:
     raise ValueError(f"{path} has no known suffix ({', '.join(SUFFIXES.values())}): rename it, or set --format")
 
 
-def report_text(results: Iterable[Result], form: str, baseline: str = SOURCE, place: Path | None = None) -> str:
+def report_text(
+    results: Iterable[Result],
+    form: str,
+    baseline: str = SOURCE,
+    place: Path | None = None,
+    deviations: bool = False,
+) -> str:
     """Format the report as text.
 
     Args:
@@ -37,12 +43,15 @@ def report_text(results: Iterable[Result], form: str, baseline: str = SOURCE, pl
         form: One of ``FORMATS``.
         baseline: Baseline of the gains, see :func:`tta_bench.report.groups.group_runs`.
         place: Folder of the report, to which a page's links are relative; by default the current folder.
+        deviations: Whether every cell of a LaTeX table has its standard deviation, and not only the mean.
 
     Raises:
-        ValueError: If the format or the baseline is unknown.
+        ValueError: If the format or the baseline is unknown, or ``deviations`` is set for another format.
     """
     if form not in FORMATS:
         raise ValueError(f"there is no format {form}: choose one of {', '.join(FORMATS)}")
+    if deviations and form != "latex":
+        raise ValueError(f"deviations can be chosen for LaTeX only, the format is {form}: drop --deviations")
     groups = group_runs(map(RunRecord, results), baseline)
     if form == "markdown":
         from tta_bench.report.markdown import markdown_report
@@ -51,7 +60,7 @@ def report_text(results: Iterable[Result], form: str, baseline: str = SOURCE, pl
     if form == "latex":
         from tta_bench.report.latex import latex_report
 
-        return latex_report(groups)
+        return latex_report(groups, deviations=deviations)
     if form == "csv":
         from tta_bench.report.long_csv import csv_report
 
@@ -61,6 +70,13 @@ def report_text(results: Iterable[Result], form: str, baseline: str = SOURCE, pl
 
         return html_report(groups, place or Path())
     return _terminal(groups)
+
+
+def report_figures(results: Iterable[Result], folder: Path, baseline: str = SOURCE) -> list[str]:
+    """Draw the figures of all groups, see :func:`tta_bench.report.figures.write_figures`."""
+    from tta_bench.report.figures import write_figures
+
+    return write_figures(group_runs(map(RunRecord, results), baseline), folder)
 
 
 def _terminal(groups: Iterable[Group]) -> str:

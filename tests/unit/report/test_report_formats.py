@@ -67,12 +67,34 @@ class TestLatex:
 
     def test_the_best_is_bold_and_the_second_underlined(self):
         text = report_text(THREE, "latex")
-        assert r"dpcore & \textbf{30.0} & \textbf{20.0} & \textbf{25.0}{\scriptsize$\pm$0.0} & $+25.0$ \\" in text
-        assert r"tent & \underline{51.0} & 41.0 & \underline{46.0}{\scriptsize$\pm$0.7} & $+4.0$ \\" in text
+        assert r"DPCore & \textbf{30.0} & \textbf{20.0} & \textbf{25.0}{\scriptsize$\pm$0.0} & $+25.0$ \\" in text
+        assert r"Tent & \underline{51.0} & 41.0 & \underline{46.0}{\scriptsize$\pm$0.7} & $+4.0$ \\" in text
 
     def test_the_baseline_stands_first(self):
         text = report_text([all_15("dpcore", 40.0), all_15("source", 50.0)], "latex")
-        assert text.index("\nsource &") < text.index("\ndpcore &")
+        assert text.index("\nSource &") < text.index("\nDPCore &")
+
+    def test_deviations_stand_in_every_cell_on_request(self):
+        row = r"Tent & \underline{51.0}{\scriptsize$\pm$1.4} & 41.0{\scriptsize$\pm$0.0} & \underline{46.0}{\scriptsize"
+        assert row in report_text(THREE, "latex", deviations=True)
+        with pytest.raises(ValueError, match=r"^deviations can be chosen for LaTeX only, the format is csv: drop"):
+            report_text(THREE, "csv", deviations=True)
+
+    def test_the_caption_is_a_sentence_and_the_protocol_a_footnote(self):
+        text = report_text(THREE, "latex")
+        told = (
+            r"on Shapes-C under CDC with ViT, mean and standard deviation over 2 streams.\textsuperscript{*} The gain"
+        )
+        assert rf"\caption{{Classification error (\%, lower is better) {told}" in text
+        note = text[text.index(r"\end{tabular}") :]
+        assert r"\textsuperscript{*}Data set: shapes\_c, clean procedural shapes, num images 10, severity 5. " in note
+        assert "Batch size: 4. Streams: seed 0: 000000000000, seed 1: 000000000000. Model: shapes" in note
+
+    def test_every_table_has_a_label_of_its_own(self):
+        text = report_text([*THREE, result(config__setting__delta=0.1), result(setting="csc")], "latex")
+        labels = [line for line in text.splitlines() if line.startswith(r"\label")]
+        names = ("shapes_c-cdc-shapes_vit-1", "shapes_c-cdc-shapes_vit-2", "shapes_c-csc-shapes_vit")
+        assert labels == [rf"\label{{tab:{name}}}" for name in names]
 
     def test_every_row_has_a_cell_per_column_and_every_brace_its_partner(self):
         text = report_text([*THREE, result(HOSTILE, setting="csc"), result("x", dataset=HOSTILE)], "latex")
@@ -143,7 +165,7 @@ def test_what_runs_noticed_is_said_once(form):
 @pytest.mark.parametrize("form", FORMATS)
 def test_every_format_takes_runs_without_numbers(form):
     unfinished = [result(status=s, mean_error=None, domain_error={}) for s in ("failed", "running")]
-    assert "tent" in report_text(unfinished, form)
+    assert "tent" in report_text(unfinished, form).lower()
 
 
 def test_the_format_follows_from_the_files_ending(tmp_path):
