@@ -187,6 +187,37 @@ class TestInABrowser:
         page.resize(width, 800)
         assert page.run(OVERFLOW) <= 0
 
+    @pytest.mark.parametrize("width", [1400, 800, 390])
+    def test_figures_use_the_width_and_fit(self, page, width):
+        page.resize(width, 900)
+        drawings = "[...document.querySelectorAll('#g1 .drawing')].filter((d) => d.getClientRects().length)"
+        shares = page.run(f"return {drawings}.map((d) => d.clientWidth / document.getElementById('g1').clientWidth)")
+        assert len(shares) >= 3
+        assert min(shares) > 0.85
+        beside, above = (
+            page.run(
+                f"return [...document.querySelectorAll('#g1 {what}')].filter((e) => e.getClientRects().length).length"
+            )
+            for what in ("svg .end", ".names li")
+        )
+        assert (beside > 0, above > 0) == (width > 640, width <= 640)
+        size = "const s = document.querySelector('#g1 svg'), t = s.querySelector('text.title').getBoundingClientRect();"
+        assert page.run(f"{size} return t.height") >= 8.5  # pixels, legible
+
+    def test_a_table_that_goes_on_says_so_and_keeps_its_first_column(self, page):
+        page.resize(390, 844)
+        box = "document.querySelector('#g1 .wide')"
+        assert page.run(f"return getComputedStyle({box}.querySelector('.hint')).display") == "block"
+        place = f"{box}.querySelector('tbody th').getBoundingClientRect().left"
+        before = page.run(f"return {place}")
+        page.run(f"{box}.firstElementChild.scrollLeft = 1e6")
+        page.run("return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        assert page.run(f"return {place}") == before
+        assert page.run(f"return getComputedStyle({box}.querySelector('.hint')).display") == "none"
+        assert page.run(
+            "return [...document.querySelectorAll('.wide')].every((e) => e.querySelector('.scroll > table'))"
+        )
+
     def test_it_follows_the_preferred_colours(self, page):
         colours = "const s = getComputedStyle(document.body); return [s.backgroundColor, s.color]"
         page.prefer("light")

@@ -17,7 +17,7 @@ NAME_SIZE = 7  # points
 STYLE: Mapping[str, Any] = {
     "font.size": 8,
     "axes.titlesize": 8,
-    "legend.fontsize": 7,
+    "legend.fontsize": NAME_SIZE,
     "legend.frameon": False,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -89,10 +89,12 @@ def empty_figure(width: float = WIDTH, height: float = HEIGHT, panels: int = 1) 
     return figure, list(figure.subplots(1, panels, sharey=True, squeeze=False)[0])
 
 
-def add_legend(figure: Figure, columns: int = 4) -> None:
-    """Explain the lines and points of the first panel below the figure."""
+def add_legend(figure: Figure) -> None:
+    """Explain the lines and points of the first panel below the figure, in as many columns as fit its width."""
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(columns, len(labels)))
+    entry = 0.6 * NAME_SIZE * max(map(len, labels)) + 35  # points; the line and the gaps beside a name take 35
+    columns = max(1, min(len(labels), 4, int(72 * figure.get_figwidth() / entry)))
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 
 def name_points(ax: Axes, points: Sequence[tuple[float, float]], names: Sequence[str], colours: Sequence[str]) -> None:

@@ -147,7 +147,7 @@ def reliability(group: Group, looks: Looks) -> Figure:
         raise NothingToDrawError("no finished run has counted its confidences")
     ax.set(xlim=(0, 100), ylim=(0, 100), xlabel="Confidence (%)", ylabel="Accuracy (%)", aspect="equal")
     ax.grid(axis="x")
-    add_legend(figure, columns=3)
+    add_legend(figure)
     return figure
 
 

@@ -24,7 +24,7 @@ from tta_bench.report.measures import (
     mean_measure,
 )
 from tta_bench.report.page_figures import cost_figure, stream_figures
-from tta_bench.report.protocol import differences, protocol_card
+from tta_bench.report.protocol import differences, protocol_card, telling
 from tta_bench.report.runs import RunRecord
 from tta_bench.report.svg import shorten
 from tta_bench.report.table import UNKNOWN
@@ -83,10 +83,11 @@ class Bars:
 
 @dataclass(frozen=True)
 class Section:
-    """A group on the page."""
+    """A group on the page; ``telling`` says how it differs from others of the same name."""
 
     id: str
     group: Group
+    telling: str
     columns: list[PageColumn]
     rows: list[PageRow]
     bars: list[Bars]
@@ -134,8 +135,9 @@ def _section(name: str, group: Group, looks: dict[Entry, Look], place: Path | No
         for entry in best_first(group)
     ]
     return Section(
-        name, group, _columns(group), rows, _bars(group, rows), cost_figure(group, looks), _streams(group, looks),
-        _returns(rows), protocol_card(group), [_run(run, group, looks, place) for run in group.runs],
+        name, group, telling(group), _columns(group), rows, _bars(group, rows), cost_figure(group, looks),
+        _streams(group, looks), _returns(rows), protocol_card(group),
+        [_run(run, group, looks, place) for run in group.runs],
     )  # fmt: skip
 
 

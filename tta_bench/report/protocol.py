@@ -10,6 +10,7 @@ from tta_bench.report.runs import RunRecord
 from tta_bench.report.svg import shorten
 
 _LONG = 20  # longest list that is shown completely
+_TELLING = 3  # most keys in the contents
 NAMES = ("dataset", "setting", "model")
 
 
@@ -25,6 +26,20 @@ def differences(groups: Sequence[Group]) -> list[tuple[str, list[str]]]:
         if len({repr(protocol.get(key)) for protocol in protocols}) > 1:
             found.append((key, values))
     return found
+
+
+def telling(group: Group) -> str:
+    """What distinguishes a group from others of the same name, shortly: what was set comes before what follows from it.
+
+    A value of the setting, the data or the precision tells a reader more than a hash; hashes and lists of domains only
+    stand where nothing else differs.
+    """
+    found = group.differs
+    chosen = {key: value for key, value in found.items() if key.partition(".")[0] in ("setting", "dataset", "trainer")}
+    parts = [f"{key.rpartition('.')[2].replace('_', ' ')} {shorten(value_text(value), 30)}"
+             for key, value in (chosen or found).items()]  # fmt: skip
+    more = len(parts) - _TELLING
+    return ", ".join(parts[:_TELLING]) + (f" and {more} more" if more > 0 else "")
 
 
 def protocol_card(group: Group) -> list[tuple[str, list[str]]]:

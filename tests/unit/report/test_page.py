@@ -149,7 +149,7 @@ def test_rows_say_what_is_wrong_with_them(page, text):
 
 
 def test_an_interrupted_run_is_told_from_a_failed_one_with_its_remedy(page, text):
-    (told,) = [e["text"] for e in page.find("li") if e.get("data-entry") and e["text"].startswith("cotta")]
+    (told,) = [e["text"] for e in page.find("li") if e.get("data-entry") and e["text"].startswith("cotta, ")]
     assert told.endswith("interrupted after 3 of 18 batches run the same command again to resume at batch 3")
     colours = dict(re.findall(r"^\.(failed|[a-z, .]*interrupted) \{ color: var\(--(\w+)\)", text, re.M))
     assert colours["failed"] != colours["running, .interrupted"]
@@ -161,6 +161,40 @@ def test_every_protocol_has_a_table_and_the_page_says_what_differs(page):
     assert "Why 3 tables" in page.find("summary")[0]["text"]
     heads = [e["text"] for e in page.find("th", scope="row")]
     assert {"setting", "dataset.severity"} & set(heads) == {"setting"}
+
+
+def test_the_contents_begin_with_what_tells_tables_apart():
+    many = [f"domain{k}" for k in range(30)]
+    runs = [
+        *(result(config__setting__delta=delta) for delta in (0.1, 1.0)),
+        *(result(setting="csc", weights_sha256=digit * 64) for digit in "ab"),
+        result(setting="ptta", domains=many, weights_sha256="c" * 64, config__setting__delta=3.0),
+        result(setting="ptta"),
+        result(setting="mixed"),
+    ]
+    page = Page(report_text(runs, "html"))
+    (contents,) = page.find("ol")
+    links = [" ".join(e["text"].split()) for e in page.find("a") if e.get("href", "").startswith("#g")]
+    same = "shapes_c · {} · shapes_vit"
+    assert links[: len(page.find("section"))] == [
+        f"delta 0.1 {same.format('cdc')}",
+        f"delta 1 {same.format('cdc')}",
+        f"weights sha256 {'a' * 18}…{'a' * 12} {same.format('csc')}",
+        f"weights sha256 {'b' * 18}…{'b' * 12} {same.format('csc')}",
+        f"delta 3 {same.format('ptta')}",  # its domains and weights follow
+        f"delta 1 {same.format('ptta')}",
+        same.format("mixed"),
+    ]
+    assert "1 method, seed 0" in contents["text"]
+
+
+def test_many_runs_without_numbers_are_folded():
+    failed = [result(f"m{k}", status="failed", error="it broke") for k in range(7)]
+    for number, is_open in ((6, True), (7, False)):
+        (box,) = Page(report_text(failed[:number], "html")).find("details", **{"class": "trouble"})
+        assert ("open" in box) == is_open
+        assert box["text"].split("or")[0].strip() == f"{number} runs without numbers,"
+        assert box["text"].count("it broke") == number
 
 
 def test_links_lead_to_the_runs_files(page, home):

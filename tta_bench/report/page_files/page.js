@@ -52,6 +52,14 @@
     });
   }
 
+  // Say that a table goes on, as long as it does.
+  function hint() {
+    all(".wide").forEach((box) => {
+      const inner = box.firstElementChild;
+      box.classList.toggle("more", inner.scrollLeft + inner.clientWidth < inner.scrollWidth - 1);
+    });
+  }
+
   all("th[aria-sort] button").forEach((button) => button.addEventListener("click", () => sortBy(button.closest("th"))));
   all(".results tbody tr").forEach((row) => {
     const id = row.dataset.entry;
@@ -67,9 +75,14 @@
   });
   all("[data-part]").forEach((box) => box.addEventListener("change", () => {
     all(`.p-${box.dataset.part}`).forEach((cell) => cell.classList.toggle("off", !box.checked));
+    hint();
   }));
   document.getElementById("filter").addEventListener("input", filter);
   document.getElementById("need").addEventListener("change", filter);
   document.querySelector("form").addEventListener("submit", (event) => event.preventDefault());
+  all(".scroll").forEach((box) => box.addEventListener("scroll", hint));
+  all("details").forEach((box) => box.addEventListener("toggle", hint));
+  window.addEventListener("resize", hint);
   filter();
+  hint();
 })();
