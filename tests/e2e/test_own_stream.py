@@ -109,3 +109,15 @@ def test_a_bench_without_labels_ends_with_a_recommendation(photos, tmp_path):
     tent = run_folders(tmp_path)["tent"]["label_free"]
     assert 0 < tent["source_agreement"] <= 100
     assert (tent["atc_accuracy"], tent["source_distance"]) == (None, None)  # without source images
+
+
+def test_on_the_embedded_data_a_method_with_higher_estimates_is_worse(tmp_path):
+    """Why no method is recommended by them; docs/own_stream.md has the measurements."""
+    words = ("dataset.num_images=64", "dataset.domains=[gaussian_noise,contrast]", "label_free=always", "trainer=cpu")
+    source, lame = (
+        tta.run(*words, "setting=csc", "logger=off", f"output={tmp_path}", quiet=True, method=method)
+        for method in ("source", "lame")
+    )
+    for key in ("atc_accuracy", "nuclear_norm"):
+        assert lame.result["label_free"][key] > source.result["label_free"][key] + 5
+    assert lame.mean_error > source.mean_error

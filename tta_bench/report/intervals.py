@@ -59,15 +59,15 @@ def spread(values: Sequence[float]) -> Spread | None:
     return Spread(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
 
 
-def paired_difference(a: Mapping[K, float], b: Mapping[K, float]) -> Difference | None:
-    """Mean of a - b over the keys that both have, with Student's confidence interval at ``LEVEL``.
+def paired_difference(a: Mapping[K, float], b: Mapping[K, float], level: float = LEVEL) -> Difference | None:
+    """Mean of a - b over the keys that both have, with Student's confidence interval.
 
     Pairs share a stream, so that the difficulty of a stream cancels. None without a common key.
     """
     both = spread([a[key] - b[key] for key in a if key in b])
     if both is None:
         return None
-    half = None if both.std is None else student_t(both.n - 1) * both.std / math.sqrt(both.n)
+    half = None if both.std is None else student_t(both.n - 1, level) * both.std / math.sqrt(both.n)
     return Difference(both.mean, half, both.n)
 
 

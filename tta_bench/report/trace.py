@@ -36,6 +36,8 @@ class Trace:
         steps: Number of batches.
         batch_sizes: Sizes of the smallest and of the largest batch; (0, 0) without batches.
         curves: By name, at most ``MAX_POINTS`` points (batch, value).
+        error_parts: The contributions of consecutive parts of the stream, at most ``MAX_POINTS``, to the mean error,
+            which is their sum; empty for segmentation and without labels.
         visits: The visits of the stream to its domains.
         recovery: Mean number of batches until the running error settles after a change; None without such segments.
         final_top_class: Fraction of the most frequently predicted class of a batch, averaged over the last tenth of
@@ -47,6 +49,7 @@ class Trace:
     steps: int
     batch_sizes: tuple[int, int]
     curves: dict[str, list[tuple[float, float]]]
+    error_parts: list[float]
     visits: tuple[Visit, ...]
     recovery: float | None
     final_top_class: float | None
@@ -58,8 +61,8 @@ class Trace:
         """Reduce the rows of a run, and count them in an empty tally."""
         curves: dict[str, list[tuple[float, float]]] = {}
         every = -(-len(batches) // MAX_POINTS) or 1
-        for start in range(0, len(batches), every):
-            block = batches[start : start + every]
+        blocks = [batches[start : start + every] for start in range(0, len(batches), every)]
+        for block in blocks:
             for row in block:
                 tally.add(row)
             for name, value in _points(block, tally):
@@ -67,9 +70,22 @@ class Trace:
         visits, sizes = visits_of(batches), [row.samples for row in batches] or [0]
         end = [row.top_class_share for row in batches[-max(1, len(batches) // 10) :]]
         return cls(
-            len(batches), (min(sizes), max(sizes)), curves, visits, recovery(visits, batches),
-            fmean(end) if end else None, tally.bins, tally.iou.confusion if tally.iou else {},
+            len(batches), (min(sizes), max(sizes)), curves, _error_parts(blocks, tally), visits,
+            recovery(visits, batches), fmean(end) if end else None, tally.bins,
+            tally.iou.confusion if tally.iou else {},
         )  # fmt: skip
+
+
+def _error_parts(blocks: Sequence[Sequence[BatchRow]], tally: Tally) -> list[float]:
+    """Wrong predictions of each block, weighted such that they sum to the mean over the domains of their errors."""
+    labelled = {name: n for name, n in tally.labelled.items() if n}
+    if tally.iou is not None or not labelled:
+        return []
+    weights = {name: 100 / (n * len(labelled)) for name, n in labelled.items()}
+    return [
+        sum(weights.get(name, 0.0) * wrong for row in block for name, (_, wrong) in row.by_domain.items())
+        for block in blocks
+    ]
 
 
 def _points(block: Sequence[BatchRow], tally: Tally) -> Iterator[tuple[str, float]]:
