@@ -213,6 +213,6 @@ def has_collapsed(group: Group, entry: Entry) -> bool:
     top = entry.spread(lambda run: run.trace.final_top_class)
     if top is None or group.baseline_entry is None:
         return False
-    shares = (e.values(lambda run: run.trace.final_top_class) for e in (entry, group.baseline_entry))
-    more = paired_difference(*shares)
+    own, base = (e.values(lambda run: run.trace.final_top_class) for e in (entry, group.baseline_entry))
+    more = paired_difference(own, base)
     return more is not None and top.mean >= COLLAPSED and more.mean >= COLLAPSED_MORE

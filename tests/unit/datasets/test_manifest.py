@@ -67,6 +67,9 @@ class TestTables:
     def test_a_table_of_paths_alone_is_one_domain_without_labels(self, photos):
         assert shown(opened(table(photos, "path", "img/3.png", "img/1.png"))) == [("all", 30, -1), ("all", 10, -1)]
 
+    def test_an_image_may_arrive_again(self, photos):
+        assert shown(opened(table(photos, "path,label", "img/1.png,0", "img/1.png,0"))) == [("all", 10, 0)] * 2
+
     def test_labels_as_pandas_writes_them_beside_missing_ones(self, photos):
         file = table(photos, "path,label", "img/0.png,3.0", "img/1.png,nan", "img/2.png,NA")
         assert opened(file).labels("all").tolist() == [3, -1, -1]
@@ -128,6 +131,7 @@ class TestWrongTables:
             (["path,time", "img/0.png,2024-01-01", "img/1.png,2024-01-01T00:00Z"], "some times have a zone"),
             (["path,time", "img/0.png,1717156800000"], "is not a time: .* seconds since 1970"),
             (["path,label", ",0"], "line 2: there is no path"),
+            (["path,label", "img/0.png,1", "img/0.png,2"], r"line 3: img/0\.png has the label 2, but 1 in line 2"),
             (["path,domain", "img/0.png,a=b"], "line 2: a domain cannot be called 'a=b'"),
             (["path"], "has a header but no rows"),
             (["path,label,Label", "img/0.png,0,1"], "has two columns 'label'"),
@@ -148,7 +152,7 @@ class TestWrongTables:
             opened(table(photos, "path,label", "img/0.png,dgo"), classes=str(photos / "classes.txt"))
 
     def test_a_table_or_a_folder_but_not_both(self, photos):
-        for settings in ({}, {"file": "x.csv", "images": str(photos)}):
+        for settings in ({}, {"file": ""}, {"file": "x.csv", "images": str(photos)}):
             with pytest.raises(ValueError, match=r"give dataset\.file=photos\.csv"):
                 manifest(**settings)
         with pytest.raises(ValueError, match=r"is a folder: write dataset\.images="):

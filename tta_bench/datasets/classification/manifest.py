@@ -111,16 +111,16 @@ def manifest(
         FileNotFoundError: If the table, a folder or an image does not exist.
         ValueError: If a value of the table or an argument is wrong; the message names the line.
     """
-    if (file is None) == (images is None):
+    if bool(file) == bool(images):
         raise ValueError(
             "give dataset.file=photos.csv, a table with a column path, or dataset.images=a folder of photos"
         )
     crop = Crop(image_size, resize, interpolation)
     given = None if classes is None else label_map(classes)
     top = Path(str(file or images)).expanduser()
-    if file is not None and top.is_dir():
+    if file and top.is_dir():
         raise ValueError(f"dataset.file={file} is a folder: write dataset.images={file}")
-    found = list_table(top, given, crop) if file is not None else list_photos(top, crop)
+    found = list_table(top, given, crop) if file else list_photos(top, crop)
     if num_images is not None:
         check_num_images(num_images, len(found), str(top))
         found = found.rows(evenly(num_images, len(found)))

@@ -82,6 +82,7 @@ def list_table(file: Path, given: Mapping[str, int] | None, crop: Crop) -> Image
             f"{file}, {table.places[missing[0]]}: there is no image {names[missing[0]]} in {file.parent}{more}"
         )
     labels = _labels(table, given)
+    _check_repeated(table, names, labels)
     domains = _domains(table)
     times = _times(table)
     facts: dict[str, Any] = {"order_of_images": "rows of the table"}
@@ -163,6 +164,19 @@ def _labels(table: Table, given: Mapping[str, int] | None) -> list[int]:
         else:
             labels.append(_class_number(text, table.path, place))
     return labels
+
+
+def _check_repeated(table: Table, names: list[str], labels: list[int]) -> None:
+    """An image may arrive again, but with the same label."""
+    first: dict[str, int] = {}
+    for k, name in enumerate(names):
+        before = first.setdefault(name, k)
+        if labels[before] != labels[k]:
+            texts = [table.columns["label"][row] or "none" for row in (before, k)]
+            raise ValueError(
+                f"{table.path}, {table.places[k]}: {name} has the label {texts[1]}, but {texts[0]} in "
+                f"{table.places[before]}"
+            )
 
 
 def _class_number(text: str, path: Path, place: str) -> int:
