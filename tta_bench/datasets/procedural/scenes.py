@@ -79,8 +79,8 @@ def render(split: str, index: int, size: int = 64) -> np.ndarray:
     for _ in range(rng.integers(3, 7)):
         _paint_clutter(image, rng, y, x, back, scale=rng.uniform(0.08, 0.17))
     shape, pattern = KINDS[label(index)]
-    scale = rng.uniform(0.38, 0.62)
-    centre = rng.uniform(-0.42, 0.42, 2)
+    scale = rng.uniform(0.46, 0.7)
+    centre = rng.uniform(-0.3, 0.3, 2)
     u, v = _pose(rng, y, x, centre, scale)
     cover = _coverage(SHAPES[shape](u, v) * scale, size)
     image += cover[..., None] * (_surface(rng, pattern, u * scale, v * scale, back) - image)
@@ -88,7 +88,7 @@ def render(split: str, index: int, size: int = 64) -> np.ndarray:
         angle, near = rng.uniform(0, 2 * np.pi), rng.uniform(0.7, 1.1) * scale
         spot = centre + near * np.array([np.sin(angle), np.cos(angle)])
         _paint_clutter(image, rng, y, x, back, scale=rng.uniform(0.08, 0.18), centre=spot)
-    image += rng.normal(0, rng.uniform(0.005, 0.05), (size, size, 3))  # the grain of a sensor
+    image += rng.normal(0, rng.uniform(0.005, 0.015), (size, size, 3))  # the grain of a sensor
     return (image.clip(0, 1) * 255 + 0.5).astype(np.uint8)
 
 
@@ -127,7 +127,7 @@ def _surface(rng: np.random.Generator, pattern: str, u: np.ndarray, v: np.ndarra
         turn = rng.uniform(0, 2 * np.pi)
         away = rng.uniform(0.2, 0.4) * (np.cos(turn) * HUES[0] + np.sin(turn) * HUES[1])
         colour -= away / 2
-    frequency, angle = rng.uniform(5.6, 6.8), rng.uniform(-0.25, 0.25)  # periods of 5 to 6 pixels
+    frequency, angle = rng.uniform(4.4, 5.6), rng.uniform(-0.25, 0.25)  # periods of 6 to 7 pixels
     cos, sin = np.cos(angle), np.sin(angle)
     phase = rng.uniform(0, 1, 2)
     wave = PATTERNS[pattern](frequency * (cos * u + sin * v) + phase[0], frequency * (cos * v - sin * u) + phase[1])
