@@ -78,7 +78,7 @@ def _facts(method: str, seed: int, stream: Schedule) -> dict[str, Any]:
         "schema": SCHEMA, "status": "done", "method": method, "setting": "cdc", "dataset": "imagenet_c",
         "model": "vit_b16_raw", "seed": seed, "domains": list(STANDARD_ORDER), "stream_sha256": stream.fingerprint(),
         "weights_sha256": "ab" * 32, "code_sha256": "cd" * 32, "preprocess": {}, "data": {}, "versions": {},
-        "config": {"setting": setting, "trainer": {"precision": "32-true"}, "method": {}},
+        "config": {"setting": setting, "trainer": {"precision": "32-true"}, "method": {}, "model": {}},
         "prediction_timing": "last_forward", "needs_source": "nothing", "device": "none",
         "peak_memory_bytes": 2**30, "trainable_parameters": 100, "extra_parameters": 0,
     }  # fmt: skip
