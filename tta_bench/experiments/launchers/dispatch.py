@@ -63,6 +63,7 @@ class Dispatch:
         self.survey: Survey | None = None
         self.surveying: Slot | None = None
         self.failed_starts = 0
+        self.stranded = False  # all nodes are gone
         self.signals: list[int] = []  # received so far
         self.said: set[str] = set()  # notices
 
@@ -99,7 +100,11 @@ class Dispatch:
         return [self.results[k] for k in range(len(self.jobs))]
 
     def _open(self) -> None:
-        wanted = min(self.engine.capacity(), len(self.jobs) - len(self.results))
+        capacity = self.engine.capacity()
+        wanted = min(capacity, len(self.jobs) - len(self.results))
+        if not capacity and not self.stranded:
+            self.screen.say("no node has room for a run at present: waiting for one", "yellow")
+        self.stranded = not capacity
         while len(self.slots) < wanted:
             self.slots[self.engine.open()] = None
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 
 from tta_bench.callbacks.progress import Progress
 from tta_bench.config.compose import Composed
@@ -29,6 +29,7 @@ from tta_bench.experiments.run import PACKAGES
 from tta_bench.files import WriteError, writing
 
 EVERY = 1.0  # seconds between two requests for the progress of a job
+ANSWER = 10.0  # seconds in which a cluster has to accept a connection
 START_MS = 300_000  # how long a new local Ray may take to start; by default 100 s, too short on a busy machine
 # Environment variables that the driver passes to workers, as arguments of an actor, which no log or dashboard shows.
 SHIPPED = ("WANDB_", "HF_", "TTA_BENCH_")
@@ -172,11 +173,14 @@ class RayEngine:
         self.own = not ray.is_initialized()
         if self.own:
             os.environ.setdefault("RAY_agent_register_timeout_ms", str(START_MS))
+            _check_answers(launcher.address or os.environ.get("RAY_ADDRESS") or "")
             try:
                 ray.init(address=launcher.address, log_to_driver=False, logging_level="error")
             except Exception as error:  # Ray raises plain exceptions, too
                 wanted = f"reached at launcher.address={launcher.address}" if launcher.address else "started or reached"
                 raise ConfigError(f"Ray cannot be {wanted}: {str(error).strip().splitlines()[0]}") from error
+            # Even without ``log_to_driver``, Ray prints a page whenever a node or a process dies.
+            ray._private.worker._worker_logs_enabled = False
         has_gpus = ray.cluster_resources().get("GPU", 0) > 0
         self.needs = {"CPU": launcher.cpus, "GPU": launcher.gpus if launcher.gpus is not None else float(has_gpus)}
         try:
@@ -252,6 +256,25 @@ class RayEngine:
             Path(path).expanduser().unlink(missing_ok=True)
         if self.own:
             ray.shutdown()
+            ray._private.worker._worker_logs_enabled = True
+
+
+def _check_answers(address: str) -> None:
+    """Try to connect to ``host:port``; Ray itself would print its attempts for many minutes.
+
+    Raises:
+        ConfigError: If nothing answers.
+    """
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal() or "://" in address:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER).close()
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            f"no Ray cluster answers at {address} ({error}): check launcher.address or RAY_ADDRESS, or leave both out "
+            "to use this machine"
+        ) from error
 
 
 def _nodes() -> list[dict[str, float]]:
@@ -284,6 +307,8 @@ def _reason(error: RayError) -> str:
         return "its node ran out of memory"
     if any(sign in low for sign in ("node was terminated", "node has died", "node died")):
         return "its node died"
+    if isinstance(error, ActorUnavailableError):  # a node that has just died, or a network that is down
+        return "the connection to its process was lost"
     if isinstance(error, RayActorError) and "creation task" not in text:
         return "its process died"
     return text.strip().splitlines()[-1]

@@ -138,6 +138,14 @@ def test_a_second_signal_kills_jobs_that_do_not_stop(tmp_path, monkeypatch):
     assert stopped.value.code == 128 + signal.SIGTERM
 
 
+def test_jobs_wait_for_a_node_when_all_are_gone(tmp_path, monkeypatch):
+    capacities = iter([1, 0, 0, 1])
+    monkeypatch.setattr(Scripted, "capacity", lambda engine: next(capacities, 1))
+    results, said = dispatched(tmp_path, Scripted({"tent": [[Progress(2, 10), DIES]]}), "tent")
+    assert [result["status"] for result in results] == ["done"]
+    assert said.count("no node has room for a run at present: waiting for one") == 1
+
+
 def test_workers_that_never_start_are_one_sentence(tmp_path):
     with pytest.raises(ConfigError, match="no worker could be started: its process ended with ImportError: no torch"):
         dispatched(tmp_path, Scripted(ready=False), "source")
