@@ -55,6 +55,7 @@ class Dispatch:
         self.jobs, self.engine, self.screen = jobs, engine, Screen(console)
         self.queue = sorted(range(len(jobs)), key=lambda k: -cost(jobs[k]))
         self.results: dict[int, dict[str, Any]] = {}
+        self.failures = 0  # among the results
         self.slots: dict[Slot, Ready | None] = {}
         self.running: dict[Slot, int] = {}
         self.progress: dict[Slot, Progress] = {}
@@ -191,6 +192,7 @@ class Dispatch:
         if "folder" in result:
             result["folder"] = str(folder)
         self.results[number] = result
+        self.failures += result["status"] == "failed"
         say_new(self.screen.console, result.get("notices", ()), self.said)
         title = f"{len(self.results)} of {len(self.jobs)}: {self.jobs[number].title}"
         if result["status"] == "failed":
@@ -238,8 +240,8 @@ class Dispatch:
         ]
 
     def _counts(self) -> Counts:
-        failed = sum(result["status"] == "failed" for result in self.results.values())
-        return Counts(len(self.results) - failed, len(self.running), len(self.queue), failed)
+        done = len(self.results) - self.failures
+        return Counts(done, len(self.running), len(self.queue), self.failures)
 
     @contextmanager
     def _deferred_signals(self) -> Iterator[None]:
