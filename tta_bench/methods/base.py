@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from tta_bench.functional.optimizers import fused
 from tta_bench.functional.parameters import batch_norms
 from tta_bench.functional.randomness import spawn
 from tta_bench.methods.state import MethodState
@@ -165,7 +166,7 @@ class TTAMethod(L.LightningModule, ABC):
 
     def restart_optimizer(self) -> None:
         """Forget the optimizer's moments."""
-        self.optimizer = self.configure_optimizers()
+        self.optimizer = fused(self.configure_optimizers())
 
     # ---- what everybody else calls -----------------------------------------------------------------------
 
