@@ -4,10 +4,10 @@
     python -m benchmarks.speed.peers DPCore/ SAR/ --batch-size 16 --batches 5
     python -m benchmarks.speed.peers DPCore/ --methods dpcore --compile default --model vit_tiny_patch16_224
 
-Nothing is fetched. A repository is searched for the files tent.py, sar.py, eata.py (as ETA), cotta.py and dpcore.py with
-the interface that the authors of Tent gave theirs; they are imported, and so executed. On a CPU, where the released
-code's calls of ``cuda`` would fail, tensors stay where they are. The released DPCore needs a network of width 768,
-CoTTA images of 224 pixels.
+Nothing is fetched. A repository is searched for the files tent.py, sar.py, eata.py (as ETA), cotta.py and dpcore.py,
+with the interface that the authors of Tent gave theirs; they are imported, and so executed. On a CPU, where the
+released code's calls of ``cuda`` would fail, tensors stay where they are. The released DPCore needs a network of width
+768, CoTTA images of 224 pixels.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from benchmarks.speed import gpu, peers
 
 TINY = ["--model", "vit_tiny_patch16_224", "--size", "32", "--depth", "2", "--batch-size", "4", "--batches", "1"]
 
-RELEASED = '''
+RELEASED = """
 import torch
 
 
@@ -37,7 +37,7 @@ def configure_model(model):
 def collect_params(model):
     named = [(n, p) for n, p in model.named_parameters() if "norm" in n]
     return [p for _, p in named], [n for n, _ in named]
-'''
+"""
 
 
 @pytest.fixture
@@ -79,5 +79,5 @@ def test_peers_compares_the_released_methods_of_a_repository(call, tmp_path):
 
 
 def test_a_folder_without_released_methods_is_one_sentence(call, tmp_path):
-    with pytest.raises(SystemExit, match="error: no released method in .*: expected one of cotta.py, dpcore.py"):
+    with pytest.raises(SystemExit, match=r"error: no released method in .*: expected one of cotta\.py, dpcore\.py"):
         call(peers, str(tmp_path))
