@@ -37,7 +37,7 @@ def fused(optimizer: Optimizer | None) -> Optimizer | None:
     Args:
         optimizer: Any; only SGD, Adam and AdamW of torch are changed, and only groups that have not chosen a kernel.
     """
-    if type(optimizer) in (SGD, Adam, AdamW):
+    if optimizer is not None and type(optimizer) in (SGD, Adam, AdamW):
         for group in optimizer.param_groups:
             known = all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in group["params"])
             if known and group["fused"] is None and not group["foreach"]:
