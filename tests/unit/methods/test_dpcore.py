@@ -200,10 +200,8 @@ def test_too_few_source_images_are_refused():
 
 
 def test_a_stream_without_the_source_is_refused():
-    built = DPCore(toy_backbone())
-    built.configure_model()
     with pytest.raises(RuntimeError, match="call fit_source"):
-        built.forward_and_adapt(batches(1)[0])
+        DPCore(toy_backbone())(batches(1)[0])
 
 
 def test_extra_parameters_grow_with_the_coreset():

@@ -138,7 +138,5 @@ def test_what_is_missing_is_told():
         FOA(toy_cnn()).configure_model()
     with pytest.raises(ValueError, match="FOA needs 300 source images but got 16: lower num_source"):
         FOA(toy_backbone()).fit_source(batches(2))
-    built = FOA(toy_backbone())
-    built.configure_model()
     with pytest.raises(RuntimeError, match="call fit_source"):
-        built.forward_and_adapt(IMAGES)
+        FOA(toy_backbone())(IMAGES)
