@@ -290,4 +290,5 @@ def test_switched_off_it_leaves_nothing(tmp_path, monkeypatch):
     assert CliRunner().invoke(app, ["run", *words]).exit_code == 0
     assert [path for path in tmp_path.rglob("*") if "wandb" in path.name] == []
     (folder,) = tmp_path.glob("runs/*/*/*/seed*")
-    assert sorted(p.name for p in folder.iterdir()) == ["batches.csv", "config.yaml", "result.json", "stream.json"]
+    names = [".trace.json", "batches.csv", "config.yaml", "result.json", "stream.json"]
+    assert sorted(path.name for path in folder.iterdir()) == names

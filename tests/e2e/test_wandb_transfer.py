@@ -237,7 +237,7 @@ def test_only_the_files_of_a_run_folder_are_unpacked(service, tmp_path):
     service["me/project"] = [FakeRun("one", {"run_folder.zip": packed.getvalue()})]
     assert report("--from-wandb", "me/project").exit_code == 0
     files = {path.name for path in tmp_path.rglob("*") if path.is_file()}
-    assert files == {"run_folder.zip", "result.json"}
+    assert files == {"run_folder.zip", "result.json", ".trace.json"}  # the last one is written by the report
 
 
 @pytest.mark.parametrize(

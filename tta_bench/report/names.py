@@ -98,10 +98,6 @@ def group_slugs(groups: Sequence[Group]) -> list[str]:
     """Data set, setting and model of each group as in file names and labels, with a number if several share them.
 
     Example:
-        >>> import re
-    from collections.abc import Sequence
-
-    from tta_bench.report.groups import Group
         >>> some = [Group({"": ["imagenet_c", kind, "vit"]}, {}, (), "source") for kind in ("csc", "cdc", "cdc")]
         >>> group_slugs(some)
         ['imagenet_c-csc-vit', 'imagenet_c-cdc-vit-1', 'imagenet_c-cdc-vit-2']
