@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tta_bench.functional import Statistics, batch_statistics, statistics_distance
-from tta_bench.functional.statistics import SourceStatistics
+from tta_bench.functional.statistics import SourceStatistics, map_statistics
 
 
 def draw(*shape, seed=0):
@@ -20,6 +20,13 @@ def test_the_source_is_measured_over_all_batches_together():
     source = SourceStatistics.measure(features.split(4))
     torch.testing.assert_close(source.mean, features.mean(dim=0))
     torch.testing.assert_close(source.std, features.std(dim=0))
+
+
+def test_two_positions_of_a_map_have_a_deviation_and_one_has_none():
+    mean, std = map_statistics(torch.tensor([[[[1.0, 3.0]]]]))
+    assert (mean.item(), std.item()) == (2.0, pytest.approx(math.sqrt(2)))
+    with pytest.raises(ValueError, match="at least 2 positions of a map, got 1"):
+        map_statistics(torch.tensor([[[[1.0]]]]))
 
 
 def test_maps_are_measured_image_by_image():
