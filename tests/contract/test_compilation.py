@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import copy
-import os
-import socket
 
 import lightning.pytorch as L
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from lightning.pytorch.plugins import MixedPrecision
 from torch._dynamo.utils import counters
 
 from tests.helpers.methods import BACKBONES, FAST, Honest
+from tests.helpers.ranks import on_ranks
 from tta_bench import testing
 from tta_bench.functional import softmax_entropy
 from tta_bench.methods import METHODS
@@ -125,29 +122,17 @@ def _adapt(name):
     return torch.cat(scores).tolist(), graphs
 
 
-def _rank(rank, port, queue):
-    torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist.init_process_group("gloo", rank=rank, world_size=2)
+def _adapt_both():
     found = {}
     for name in ("tent", "dpcore"):
         counters.clear()
         found[name] = _adapt(name)
-    if rank == 1:
-        queue.put(found)
-    dist.barrier()
-    dist.destroy_process_group()
+    return found
 
 
 @pytest.mark.slow
 def test_two_devices_have_the_scores_of_one():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    queue = mp.get_context("spawn").SimpleQueue()
-    context = mp.spawn(_rank, args=(port, queue), nprocs=2, join=False)
-    several = queue.get()
-    context.join()
+    several = on_ranks(2, _adapt_both)
     for name, (scores, graphs) in several.items():
         counters.clear()
         torch.testing.assert_close(torch.tensor(scores), torch.tensor(_adapt(name)[0]), rtol=0, atol=1e-10)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from functools import cache
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from tests.helpers.methods import BACKBONES, FAST
+from tests.helpers.ranks import on_ranks
 from tta_bench import testing
 from tta_bench.callbacks.agreement import check_agreement
 from tta_bench.methods import METHODS
@@ -51,35 +49,13 @@ def run_all(dtype):
     return results
 
 
-def _rank(rank, world, port, dtype, queue):
-    torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist.init_process_group("gloo", rank=rank, world_size=world)
-    results = run_all(dtype)
-    if rank == world - 1:  # not rank 0: what every rank holds is what counts
-        queue.put(results)
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-def on_ranks(world, dtype):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    queue = mp.get_context("spawn").SimpleQueue()
-    context = mp.spawn(_rank, args=(world, port, dtype, queue), nprocs=world, join=False)
-    results = queue.get()
-    context.join()
-    return results
-
-
 on_one = cache(run_all)
 
 
 @pytest.fixture(scope="module", params=[(2, torch.float64), (3, torch.float64), (2, torch.float32)], ids=str)
 def both(request):
     world, dtype = request.param
-    return on_one(dtype), on_ranks(world, dtype), 1e-10 if dtype == torch.float64 else 1e-5
+    return on_one(dtype), on_ranks(world, run_all, dtype), 1e-10 if dtype == torch.float64 else 1e-5
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -112,28 +88,17 @@ def test_shares_are_contiguous_and_cover_the_batch(monkeypatch, batch_size):
         assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
-def _disagree(rank, port, queue):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist.init_process_group("gloo", rank=rank, world_size=2)
+def _disagree():
     method = METHODS["tent"](testing.toy_backbone())
     method.configure_model()
-    if rank == 1:
+    if dist.get_rank() == 1:
         method.backbone.vit.norm.bias.data[3] += 1e-3
     try:
         check_agreement(method, wrong=0)
     except RuntimeError as error:
-        if rank == 0:
-            queue.put(str(error))
-    dist.barrier()
-    dist.destroy_process_group()
+        return str(error)
 
 
 def test_a_disagreement_names_the_tensor():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    queue = mp.get_context("spawn").SimpleQueue()
-    context = mp.spawn(_disagree, args=(port, queue), nprocs=2, join=False)
-    message = queue.get()
-    context.join()
+    message = on_ranks(2, _disagree)
     assert message == "the devices disagree: backbone.vit.norm.bias differs between rank 0 and rank 1"

@@ -12,8 +12,9 @@ from PIL import Image
 
 from tta_bench.datasets.classification.corrupted import corrupted
 from tta_bench.datasets.classification.image_folder import image_folder
-from tta_bench.datasets.files.class_folders import Crop, find_images, is_whole, open_folder, read_image, split_damaged
+from tta_bench.datasets.files.class_folders import find_images, open_folder
 from tta_bench.datasets.files.class_names import imagenet_classes, label_map
+from tta_bench.datasets.files.image_files import Crop, is_whole, read_image, split_damaged
 
 
 def noise(height, width, seed=0):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import sys
 from copy import deepcopy
 from pathlib import Path
@@ -11,12 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from safetensors.torch import save_file
 from torch import nn
 from torchmetrics.functional.classification import multiclass_jaccard_index
 
+from tests.helpers.ranks import on_ranks
 from tests.helpers.segmenting import needs_mmseg
 from tta_bench.datasets.segmentation.streets_c import streets_c
 from tta_bench.methods import Source
@@ -359,27 +356,14 @@ def learned(batch_size):
     return [scores.detach(), *(p.grad for p in parameters)], ours.meter.forward_samples, ours.meter.backward_samples
 
 
-def _rank(rank, port, queue):
-    torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist.init_process_group("gloo", rank=rank, world_size=2)
-    results = [learned(batch_size) for batch_size in (3, 2, 1)]
-    if rank == 1:
-        queue.put([([t.numpy() for t in tensors], *passes) for tensors, *passes in results])
-    dist.barrier()
-    dist.destroy_process_group()
+def _learned_of_each_size():
+    return [([t.numpy() for t in tensors], *passes) for tensors, *passes in map(learned, (3, 2, 1))]
 
 
 @needs_mmseg
 @pytest.mark.slow
 def test_two_devices_give_the_numbers_of_one():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    queue = mp.get_context("spawn").SimpleQueue()
-    context = mp.spawn(_rank, args=(port, queue), nprocs=2, join=False)
-    results = queue.get()
-    context.join()
+    results = on_ranks(2, _learned_of_each_size)
     for batch_size, (tensors, *passes) in zip((3, 2, 1), results, strict=True):
         expected, *expected_passes = learned(batch_size)
         assert passes == expected_passes == [batch_size, batch_size]

@@ -10,7 +10,8 @@ from typing import Any, Literal
 import numpy as np
 
 from tta_bench.datasets.base import CleanImages, digest
-from tta_bench.datasets.files.class_folders import ImageFiles, left_out_facts, split_damaged
+from tta_bench.datasets.files.class_folders import left_out_facts
+from tta_bench.datasets.files.image_files import ImageFiles, split_damaged
 
 OnBadImage = Literal["fail", "skip"]
 

@@ -6,16 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from tta_bench.datasets.classification.image_domains import ImageDomains, OnBadImage, from_files
-from tta_bench.datasets.files.class_folders import (
-    Crop,
-    Interpolation,
-    check_list,
-    class_folders,
-    files_of,
-    find_images,
-    some,
-)
+from tta_bench.datasets.files.class_folders import check_list, class_folders, files_of, find_images, some
 from tta_bench.datasets.files.class_names import IMAGENET, IMAGENET_SUBSET, label_map
+from tta_bench.datasets.files.image_files import Crop, Interpolation
 from tta_bench.files import existing
 
 

@@ -11,18 +11,10 @@ from typing import Any
 
 from tta_bench.datasets.classification.image_domains import ImageDomains, OnBadImage, from_files
 from tta_bench.datasets.corruptions.names import check_severity, corruption_and_severity, domain_names
-from tta_bench.datasets.files.class_folders import (
-    Crop,
-    Found,
-    Interpolation,
-    class_folders,
-    files_of,
-    find_images,
-    open_folder,
-    some,
-)
+from tta_bench.datasets.files.class_folders import Found, class_folders, files_of, find_images, open_folder, some
 from tta_bench.datasets.files.class_names import IMAGENET, imagenet_classes, label_map, read_list
 from tta_bench.datasets.files.corrupted_copies import made_by
+from tta_bench.datasets.files.image_files import Crop, Interpolation
 from tta_bench.files import existing
 
 _ROBUSTBENCH_LIST = "helper_files/imagenet_test_image_ids.txt"

@@ -10,16 +10,9 @@ import numpy as np
 
 from tta_bench.datasets.base import UNLABELLED, CleanImages
 from tta_bench.datasets.classification.image_domains import ImageDomains, OnBadImage, check_num_images, evenly
-from tta_bench.datasets.files.class_folders import (
-    Crop,
-    ImageFiles,
-    Interpolation,
-    class_folders,
-    files_of,
-    find_images,
-    split_damaged,
-)
+from tta_bench.datasets.files.class_folders import class_folders, files_of, find_images
 from tta_bench.datasets.files.class_names import label_map
+from tta_bench.datasets.files.image_files import Crop, ImageFiles, Interpolation, split_damaged
 from tta_bench.datasets.files.image_list import DomainFrom, domains_from, list_photos, list_table
 
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from tta_bench.datasets.base import CleanImages
 from tta_bench.datasets.files.cifar_binary import CifarBinary, is_cifar_binary
-from tta_bench.datasets.files.class_folders import Crop, open_folder
+from tta_bench.datasets.files.class_folders import open_folder
+from tta_bench.datasets.files.image_files import Crop
 from tta_bench.files import existing
 
 

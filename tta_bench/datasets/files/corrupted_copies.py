@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from tta_bench.datasets.base import CleanImages
-from tta_bench.datasets.files.class_folders import ImageFiles
+from tta_bench.datasets.files.image_files import ImageFiles
 
 SCHEMA = "tta_bench.corrupted_files/1"
 SEVERITIES = (1, 2, 3, 4, 5)

@@ -12,7 +12,8 @@ from typing import Any, Literal
 import numpy as np
 
 from tta_bench.datasets.base import UNLABELLED
-from tta_bench.datasets.files.class_folders import Crop, ImageFiles, list_images
+from tta_bench.datasets.files.class_folders import list_images
+from tta_bench.datasets.files.image_files import Crop, ImageFiles
 from tta_bench.datasets.files.photo_times import exif_time, natural_key, read_time, seconds
 from tta_bench.datasets.files.table import Table, read_table
 from tta_bench.suggestions import did_you_mean
