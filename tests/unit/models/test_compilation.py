@@ -45,6 +45,20 @@ def test_only_batches_of_the_first_size_are_compiled(count):
     assert count() == 3
 
 
+def test_shapes_are_static():
+    """CUDA graphs are recorded for one shape."""
+    given = []
+
+    def backend(graph, inputs):
+        given.extend(inputs)
+        return graph
+
+    compiled(toy_backbone(), backend=backend)(torch.rand(2, 3, 16, 16))
+    sizes = [size for tensor in given if isinstance(tensor, torch.Tensor) for size in tensor.shape]
+    assert sizes
+    assert not [size for size in [*sizes, *given] if isinstance(size, torch.SymInt)]
+
+
 def test_nothing_is_compiled_before_the_stream(count):
     method = Tent(toy_backbone())
     method.backbone.compilation = Compilation("default", "eager")
