@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from tests.helpers.methods import FAST
 from tta_bench.methods import DePT
-from tta_bench.methods.dept import Seen, over_stages
+from tta_bench.methods.dept import Seen, over_stages, strong_view
 from tta_bench.models.parts.stage_prompts import ProjectionHead, encode_prompted, project, stage_prompts
 from tta_bench.testing import batches, ready, toy_backbone
 
@@ -92,6 +92,20 @@ def test_the_stream_starts_with_a_center_of_zero_whatever_the_warm_up_saw():
     assert built.center.any()
     built.reset()
     assert not built.center.any()
+
+
+def test_the_first_step_of_the_warm_up_is_down_the_distillation():
+    """No label reaches the projection heads, so their step is that of the distillation, between two views."""
+    settings = {**FAST["dept"], "warmup_steps": 1, "warmup_lr": 1e-3, "source_spread_weight": 0.0}
+    built, by_hand = (DePT(toy_backbone(), **settings) for _ in range(2))
+    images, labels = batches(1)[0], torch.arange(8) % 4
+    built.fit_source([(images, labels)])
+    by_hand.configure_model()
+    views = [strong_view(images, labels, by_hand.setup_rng, crop=0.6)[0] for _ in range(2)]
+    by_hand.distilled(*by_hand.see(*views)).backward()
+    for after, before in zip(*(stage_prompts(m.backbone).heads.parameters() for m in (built, by_hand)), strict=True):
+        gradient = before.grad + 1e-4 * before  # and weight decay
+        torch.testing.assert_close(after - before, -1e-3 * 1.9 * gradient)  # Nesterov's first step, momentum 0.9
 
 
 def test_prompts_are_distilled_by_cosine_distance():
