@@ -61,9 +61,8 @@ class Program(TyperGroup):
 
 def _with_example(error: Any, ctx: Any) -> str:
     """What is wrong with a call, and the first example in the help of the command."""
-    message = " ".join(error.format_message().split()).replace(
-        "Value error, ", ""
-    )  # a prefix of newer releases of Typer
+    message = " ".join(error.format_message().split())
+    message = message.replace("Value error, ", "")  # a prefix of newer releases of Typer
     message = f"{message[0].lower()}{message[1:]}".rstrip(".")
     example = re.search(r"`(tta-bench [^`]+)`", ctx.command.help or "")
     hint = f"For example: {' '.join(example[1].split())}" if example else f"See {ctx.command_path} --help"
